@@ -1,11 +1,11 @@
-//! Gives every exported function its version node, from the table in `exports/`: a line is `NODE NAME`.
+//! Gives every exported function its version node, from the table in `exports/`, whose lines are `NODE NAME`.
 
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-/// Version nodes, oldest first: each inherits from the one before.
+/// The version nodes, oldest first: each inherits from the one before.
 const NODES: &[&str] = &["IBACM_1.0"];
 
 fn main() {

@@ -1,4 +1,4 @@
-//! C's addresses and paths, and ours.
+//! Conversion between C's addresses and paths, and those of the crate.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -16,7 +16,7 @@ const NODELAY: u32 = 1 << 30;
 /// `ACM_FLAGS_QUERY_SA`.
 pub(crate) const QUERY_SA: u32 = 1 << 31;
 
-/// Whether only what is cached is asked for.
+/// Returns whether only cached paths are requested.
 pub(crate) fn cached_only(flags: u32) -> bool {
     flags & NODELAY != 0
 }
@@ -40,10 +40,10 @@ impl From<&PathData> for CPath {
     }
 }
 
-/// A name; none of a null pointer.
+/// Converts a name; none for a null pointer.
 ///
 /// # Safety
-/// `text` is null or a string of C.
+/// `text` is null or a C string.
 pub(crate) unsafe fn name(text: *const c_char) -> Result<Option<Address>> {
     if text.is_null() {
         return Ok(None);
@@ -53,15 +53,15 @@ pub(crate) unsafe fn name(text: *const c_char) -> Result<Option<Address>> {
     Address::name(text.to_bytes()).map(Some).ok_or(Errno::EINVAL)
 }
 
-/// An IPv4 or IPv6 address; none of a null pointer.
+/// Converts an IPv4 or IPv6 address; none for a null pointer.
 ///
 /// # Safety
-/// `at` is null or points to an address as long as its family's are.
+/// `at` is null or points to an address of its family's full length.
 pub(crate) unsafe fn ip(at: *const sockaddr) -> Result<Option<Address>> {
     if at.is_null() {
         return Ok(None);
     }
-    // SAFETY: as promised. Nothing is said of its alignment.
+    // SAFETY: as promised. It may be unaligned.
     let family = unsafe { ptr::read_unaligned(&raw const (*at).sa_family) };
     match c_int::from(family) {
         libc::AF_INET => {
@@ -78,7 +78,7 @@ pub(crate) unsafe fn ip(at: *const sockaddr) -> Result<Option<Address>> {
     }
 }
 
-/// A path record.
+/// Converts a path record.
 ///
 /// # Safety
 /// `at` is null or points to 64 bytes.
@@ -90,10 +90,10 @@ pub(crate) unsafe fn record(at: *const u8) -> Result<PathRecord> {
     Ok(PathRecord::from_bytes(&unsafe { ptr::read_unaligned(at.cast::<[u8; 64]>()) }))
 }
 
-/// An array that the caller frees by free(3); never null.
+/// Copies items to an array that the caller frees by free(3); never null.
 pub(crate) fn allocated<T: Copy>(items: &[T]) -> Result<*mut T> {
     let bytes = size_of_val(items).max(1);
-    // SAFETY: it only asks for memory, which is aligned for all types of C.
+    // SAFETY: only allocates memory, which is aligned for all types of C.
     let array = unsafe { libc::malloc(bytes) }.cast::<T>();
     if array.is_null() {
         return Err(Errno(libc::ENOMEM));
@@ -103,7 +103,7 @@ pub(crate) fn allocated<T: Copy>(items: &[T]) -> Result<*mut T> {
     Ok(array)
 }
 
-/// Gives paths to the caller.
+/// Returns paths to the caller.
 ///
 /// # Safety
 /// Both pointers may be written to.
@@ -113,7 +113,7 @@ pub(crate) unsafe fn give(found: &Paths, paths: *mut *mut CPath, count: *mut c_i
     unsafe { give_array(&all, paths, count) }
 }
 
-/// Gives an array to the caller.
+/// Returns an array to the caller.
 ///
 /// # Safety
 /// Both pointers may be written to.

@@ -1,4 +1,4 @@
-//! Calls that do not wait.
+//! Nonblocking calls.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -16,7 +16,7 @@ use crate::boundary::{Errno, Result, or};
 use crate::service::targets;
 use crate::waiting::{path_query, text};
 
-/// How many paths an answer has room for: `RDMUX_ACM_MAX_PATHS`.
+/// The number of paths in an answer: `RDMUX_ACM_MAX_PATHS`.
 const MAX_PATHS: usize = 8;
 
 /// `struct rdmux_acm`.
@@ -36,10 +36,10 @@ struct State {
     contexts: HashMap<RequestId, Context>,
 }
 
-/// The caller's pointer, of which we know nothing.
+/// The caller's pointer, which is never dereferenced.
 struct Context(*mut c_void);
 
-// SAFETY: it is only given back.
+// SAFETY: it is only returned to the caller.
 unsafe impl Send for Context {}
 
 /// `struct rdmux_acm_answer`.
@@ -53,7 +53,7 @@ pub(crate) struct CAnswer {
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdmux_acm_open(service: *const c_char) -> *mut Acm {
     or(ptr::null_mut(), || {
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn rdmux_acm_open(service: *const c_char) -> *mut A
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdmux_acm_close(acm: *mut Acm) {
     or((), || {
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn rdmux_acm_close(acm: *mut Acm) {
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdmux_acm_fd(acm: *const Acm) -> c_int {
     // SAFETY: the caller's pointer.
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn rdmux_acm_fd(acm: *const Acm) -> c_int {
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdmux_acm_resolve_name(
     acm: *const Acm,
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn rdmux_acm_resolve_name(
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdmux_acm_resolve_ip(
     acm: *const Acm,
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C" fn rdmux_acm_resolve_ip(
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdmux_acm_resolve_path(
     acm: *const Acm,
@@ -147,7 +147,7 @@ pub(crate) unsafe extern "C" fn rdmux_acm_resolve_path(
 }
 
 /// # Safety
-/// `acm` is null or what `rdmux_acm_open` returned.
+/// `acm` is null or was returned by `rdmux_acm_open`.
 unsafe fn start(
     acm: *const Acm,
     query: &Query,
@@ -164,7 +164,7 @@ unsafe fn start(
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdmux_acm_next(acm: *const Acm, answer: *mut CAnswer) -> c_int {
     or(-1, || {
@@ -195,7 +195,7 @@ impl CAnswer {
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdmux_acm_cancel(acm: *const Acm, id: u64) -> c_int {
     or(-1, || {

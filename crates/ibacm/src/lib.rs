@@ -1,9 +1,9 @@
-//! `libibacm.so.1`: what `include/rdmux/acm.h` declares, over [`rdmux_acm_client`].
+//! `libibacm.so.1`: the functions that `include/rdmux/acm.h` declares, on top of [`rdmux_acm_client`].
 //!
-//! In reading order: `boundary` (what every exported function goes through), `service` (what a service is called), `arguments` (C's addresses and
-//! ours), `waiting` (calls that wait) and `asking` (those that do not).
+//! In reading order: `boundary` (the wrapper of every exported function), `service` (names of services), `arguments` (conversion of C's
+//! addresses), `waiting` (blocking calls) and `asking` (nonblocking calls).
 //!
-//! Pointers are the caller's, as the header has it.
+//! Pointers are the caller's, as documented in the header.
 
 mod arguments;
 mod asking;
@@ -11,5 +11,5 @@ mod boundary;
 mod service;
 mod waiting;
 
-// Directives that `build.rs` wrote: they name symbols and execute nothing by themselves.
+// Directives written by `build.rs`: they name symbols and execute nothing by themselves.
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

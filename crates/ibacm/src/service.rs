@@ -1,4 +1,4 @@
-//! What programs call a service.
+//! The names by which programs refer to a service.
 
 use std::net::ToSocketAddrs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::boundary::{Errno, Result};
 /// The TCP port of ibacm.
 const PORT: u16 = 6125;
 
-/// The services that a name stands for, the first of which is there is used.
+/// Returns the services that a name stands for. The first one that is running is used.
 pub(crate) fn targets(name: &[u8]) -> Result<Vec<Target>> {
     let name = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
     if name.is_empty() {
@@ -27,7 +27,7 @@ pub(crate) fn targets(name: &[u8]) -> Result<Vec<Target>> {
     Ok(found.map(|address| Target::At(Address::Tcp(address))).collect())
 }
 
-/// The one of `$RDMUX_ACM_DIR`, or that of the virtual host, and the system's.
+/// Returns the service of `$RDMUX_ACM_DIR`, or that of the virtual host, followed by the machine's own.
 fn usual() -> Vec<Target> {
     let system = Places::of_system();
     if let Some(chosen) = Places::of_variable() {
@@ -36,7 +36,8 @@ fn usual() -> Vec<Target> {
     Places::of_environment().into_iter().chain([system]).map(Target::Tools).collect()
 }
 
-/// The service of a socket: by its files, if the socket is called as a service calls it, so that its cache is found.
+/// Returns the service of a socket: by its files, if the socket has a service's usual name, so that its cache is
+/// found.
 fn of_socket(path: &Path) -> Target {
     let places = path.parent().map(|folder| Places::new(folder, folder));
     match places.filter(|places| [places.socket(), places.socket_link()].iter().any(|s| s == path))

@@ -1,4 +1,4 @@
-//! Calls that wait, by the names of 2009: all threads of the process ask one service.
+//! Blocking calls, with the names of 2009. All threads of the process use one service.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
@@ -18,16 +18,16 @@ use crate::arguments::{
 use crate::boundary::{Errno, Result, or};
 use crate::service::targets;
 
-/// The service of the process. The lock is one that a child of fork(2) can unlock, even if a thread of the parent waits for it.
+/// The service of the process. A child of fork(2) can unlock this lock, even if a thread of the parent waits for it.
 static SERVICE: Mutex<Option<Arc<Client>>> = Mutex::new(None);
-/// How long a call may take, in milliseconds.
+/// The timeout of a call, in milliseconds.
 static TIMEOUT: AtomicU32 = AtomicU32::new(10_000);
 
 fn timeout() -> Duration {
     Duration::from_millis(TIMEOUT.load(Ordering::Relaxed).into())
 }
 
-/// The service that was connected to.
+/// Returns the connected service.
 fn service() -> Result<Arc<Client>> {
     lock().clone().ok_or(Errno(libc::ENOTCONN))
 }
@@ -39,14 +39,14 @@ fn lock() -> Locked {
 type Locked = MutexGuard<'static, Option<Arc<Client>>>;
 
 thread_local! {
-    /// The lock, while this thread forks.
+    /// The lock, held while this thread forks.
     static FORKING: Cell<Option<Locked>> = const { Cell::new(None) };
 }
 
-/// Has no other thread hold the lock while the process is forked: the child could not take it any more.
+/// Takes the lock around fork(2), so that no other thread holds it: the child could never take it then.
 fn keep_from_fork() {
     extern "C" fn before() {
-        // A thread that is about to end has none, and can do without.
+        // A thread that is about to exit has no thread-local storage, and can do without.
         let _ = FORKING.try_with(|forking| forking.set(Some(lock())));
     }
     extern "C" fn after() {
@@ -54,13 +54,13 @@ fn keep_from_fork() {
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the C library forgets the functions of a library that is unloaded.
+        // SAFETY: the C library removes the handlers of a library that is unloaded.
         let _ = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
     });
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ib_acm_connect(dest_svc: *const c_char) -> c_int {
     or(-1, || {
@@ -73,10 +73,10 @@ pub(crate) unsafe extern "C" fn ib_acm_connect(dest_svc: *const c_char) -> c_int
     })
 }
 
-/// The bytes of a string; none of a null pointer.
+/// Returns the bytes of a string; none for a null pointer.
 ///
 /// # Safety
-/// `text` is null or a string of C, which stays as it is as long as the bytes are used.
+/// `text` is null or a C string, which does not change as long as the bytes are used.
 pub(crate) unsafe fn text<'a>(text: *const c_char) -> &'a [u8] {
     if text.is_null() {
         return &[];
@@ -85,17 +85,17 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> &'a [u8] {
     unsafe { CStr::from_ptr(text) }.to_bytes()
 }
 
-/// Ends it for calls to come.
+/// Disconnects later calls from the service.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ib_acm_disconnect() {
     or((), || {
-        // Dropped without the lock.
+        // Dropped after the lock is released.
         let _client = lock().take();
         Ok(())
     });
 }
 
-/// Sets what a call may take.
+/// Sets the timeout of calls.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn rdmux_acm_set_timeout(milliseconds: c_int) -> c_int {
     or(-1, || {
@@ -106,7 +106,7 @@ pub(crate) extern "C" fn rdmux_acm_set_timeout(milliseconds: c_int) -> c_int {
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ib_acm_resolve_name(
     src: *const c_char,
@@ -123,7 +123,7 @@ pub(crate) unsafe extern "C" fn ib_acm_resolve_name(
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ib_acm_resolve_ip(
     src: *const sockaddr,
@@ -162,7 +162,7 @@ unsafe fn resolve(
     Ok(0)
 }
 
-/// Prints addresses. That nobody reads it is not the caller's error.
+/// Prints addresses. A failure to print is ignored.
 fn show(dest: &Address, source: Option<&Address>) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "Destination: {dest}");
@@ -172,7 +172,7 @@ fn show(dest: &Address, source: Option<&Address>) {
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ib_acm_resolve_path(path: *mut u8, flags: u32) -> c_int {
     or(-1, || {
@@ -184,13 +184,13 @@ pub(crate) unsafe extern "C" fn ib_acm_resolve_path(path: *mut u8, flags: u32) -
             return Err(Errno(libc::EPROTO));
         };
         let first = paths.first().ok_or(Errno(libc::ENODATA))?.path.to_bytes();
-        // SAFETY: the caller's pointer, which is not null, as was seen above.
+        // SAFETY: the caller's pointer, which was checked for null above.
         unsafe { std::ptr::write_unaligned(path.cast::<[u8; 64]>(), first) };
         Ok(0)
     })
 }
 
-/// The question that a path record is.
+/// Converts a path record to a query.
 ///
 /// # Safety
 /// `path` is null or points to 64 bytes.
@@ -205,7 +205,7 @@ pub(crate) unsafe fn path_query(path: *const u8, flags: u32) -> Result<Query> {
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ib_acm_query_perf(
     index: c_int,
@@ -223,7 +223,7 @@ pub(crate) unsafe extern "C" fn ib_acm_query_perf(
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ib_acm_query_perf_ep_addr(
     src: *const u8,
@@ -235,7 +235,7 @@ pub(crate) unsafe extern "C" fn ib_acm_query_perf_ep_addr(
         if src.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the caller's pointer, to so many bytes.
+        // SAFETY: the caller's pointer, to that many bytes.
         let field = unsafe { std::ptr::read_unaligned(src.cast::<[u8; 64]>()) };
         let address = Address::from_field(AddressType(kind.into()), &field);
         let subject = Subject::Address(address.map_err(|_| Errno::EINVAL)?);
@@ -256,7 +256,7 @@ unsafe fn query(subject: Subject, counters: *mut *mut u64, count: *mut c_int) ->
     Ok(0)
 }
 
-/// What a counter counts.
+/// Returns the name of a counter.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ib_acm_cntr_name(index: c_int) -> *const c_char {
     const NAMES: [&CStr; COUNTERS.len()] = [
@@ -286,7 +286,7 @@ struct CEndpoint {
 }
 
 /// # Safety
-/// As the header has it.
+/// As in the header.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ib_acm_enum_ep(
     index: c_int,
@@ -303,7 +303,7 @@ pub(crate) unsafe extern "C" fn ib_acm_enum_ep(
     })
 }
 
-/// The structure and the addresses behind it.
+/// Returns the structure followed by the addresses.
 fn endpoint_bytes(endpoint: &Endpoint) -> Vec<u8> {
     let info = &endpoint.info;
     let count = u16::try_from(endpoint.addresses.len()).unwrap_or(u16::MAX);
@@ -330,7 +330,7 @@ fn endpoint_bytes(endpoint: &Endpoint) -> Vec<u8> {
     bytes
 }
 
-/// Text that has an end, whatever the service sent.
+/// Returns the text with a terminating null byte, whatever the service sent.
 fn ended(mut text: [u8; 64]) -> [u8; 64] {
     text[63] = 0;
     text
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn counters_have_the_names_of_the_protocol() {
         for (i, name) in (0..).zip(COUNTERS) {
-            // SAFETY: the function returns strings that stay.
+            // SAFETY: the function returns static strings.
             let text = unsafe { CStr::from_ptr(ib_acm_cntr_name(i)) };
             assert_eq!(text.to_str(), Ok(name));
         }

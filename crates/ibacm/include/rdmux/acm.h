@@ -5,13 +5,13 @@
  * Compile and link with `pkg-config --cflags --libs ibacm`. The service may be
  * rdmux's or the ibacm of rdma-core.
  *
- * All functions may be called from any thread, at the same time. None raises a
+ * All functions may be called from any thread concurrently. None raises a
  * signal or waits longer than its timeout, whatever the service does. After
- * fork(2) a child has connections of its own; what it inherited it may use,
- * unless another thread was using it during the fork.
+ * fork(2), a child opens its own connections. It may use inherited objects,
+ * unless another thread was using them during the fork.
  *
- * What rdmux's service has cached is read from memory that it shares, without
- * a system call.
+ * Entries that rdmux's service has cached are read from its shared memory,
+ * without a system call.
  */
 #ifndef RDMUX_ACM_H
 #define RDMUX_ACM_H
@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 #ifndef RDMUX_ACM_HAS_TYPES
-/* Of <infiniband/acm.h>, where rdma-core's ibacm is not installed. */
+/* From <infiniband/acm.h>, for systems without rdma-core's ibacm. */
 #define ACM_FLAGS_QUERY_SA (1U << 31)
 #define ACM_FLAGS_NODELAY (1U << 30)
 #define ACM_MAX_ADDRESS 64
@@ -62,92 +62,91 @@ struct acm_ep_config_data {
 #endif
 
 /*
- * Calls that wait, by the names of 2009. Each returns 0, or -1 with errno set:
- * ENOTCONN before ib_acm_connect(); ECONNREFUSED if there is no service,
- * EHOSTUNREACH if its host has no address that is known,
- * EACCES if a stranger listens there, ECONNRESET if it closes the connection,
- * ETIMEDOUT, EPROTO if its answer is none; what the service says otherwise:
+ * Blocking calls, with the names of 2009. Each returns 0, or -1 with errno set:
+ * ENOTCONN before ib_acm_connect(), ECONNREFUSED if there is no service,
+ * EHOSTUNREACH if the service's host has no known address, EACCES if an
+ * untrusted user listens there, ECONNRESET if it closes the connection,
+ * ETIMEDOUT, EPROTO if its answer is invalid, or the service's own status:
  * ENOMEM, EINVAL, ENODATA, ENOTCONN, ETIMEDOUT, EADDRNOTAVAIL.
  */
 
-/* The service of all following calls of the process: the path of a socket that
- * begins with '/', or a host by name or address, where it listens on TCP (port
- * 6125, or the one in /run/ibacm-tcp.port); NULL or "" for the service that is
- * usual: in the directory $RDMUX_ACM_DIR, else of the virtual host, else the
- * one in /run. Fails if nobody listens there. */
+/* Sets the service of all later calls of the process: the path of a socket,
+ * which begins with '/', or the name or address of a host where it listens on
+ * TCP (port 6125, or the one in /run/ibacm-tcp.port). NULL or "" is the default
+ * service: in the directory $RDMUX_ACM_DIR, or else of the virtual host, or
+ * else in /run. Fails if no service listens there. */
 int ib_acm_connect(char *dest_svc);
 
-/* Calls that others are in go on. */
+/* Disconnects later calls. Calls in progress continue. */
 void ib_acm_disconnect(void);
 
-/* How long each call may take, in milliseconds; 10,000 at first. Returns the
- * value before. For all threads. */
+/* Sets the timeout of each call, in milliseconds, for all threads; 10,000 by
+ * default. Returns the previous value. */
 int rdmux_acm_set_timeout(int milliseconds);
 
-/* The paths from a name or the usual source (NULL) to a name of at most 63
- * bytes, `*count` of them, the best first, to be freed by ib_acm_free_paths().
- * `flags` is 0, or ACM_FLAGS_NODELAY: ENODATA if they are not cached. If
- * `print` is not zero, the addresses are printed on the standard output. */
+/* Returns the paths from a name or the default source (NULL) to a name of at
+ * most 63 bytes: `*count` paths, best first, to be freed by
+ * ib_acm_free_paths(). `flags` is 0, or ACM_FLAGS_NODELAY: ENODATA if they are
+ * not cached. If `print` is not zero, prints the addresses on standard output. */
 int ib_acm_resolve_name(char *src, char *dest, struct ibv_path_data **paths,
 			int *count, uint32_t flags, int print);
 
-/* The same of IPv4 and IPv6 addresses. */
+/* The same for IPv4 and IPv6 addresses. */
 int ib_acm_resolve_ip(struct sockaddr *src, struct sockaddr *dest,
 		      struct ibv_path_data **paths, int *count, uint32_t flags,
 		      int print);
 
 #define ib_acm_free_paths(paths) free(paths)
 
-/* Fills in the rest of a path record that has a DLID or a DGID; with
- * ACM_FLAGS_QUERY_SA subnet administration is asked for a record with the
- * fields that are not zero. */
+/* Completes a path record that has a DLID or a DGID. With ACM_FLAGS_QUERY_SA,
+ * queries subnet administration for a record with the nonzero fields. */
 int ib_acm_resolve_path(struct ibv_path_record *path, uint32_t flags);
 
-/* The counters of the service (index 0), or of an endpoint, by its number or
- * by an address of ACM_MAX_ADDRESS bytes: `*count` of them, to be freed by
- * ib_acm_free_perf(). */
+/* Returns the counters of the service (index 0) or of an endpoint, given by its
+ * number or by an address of ACM_MAX_ADDRESS bytes: `*count` counters, to be
+ * freed by ib_acm_free_perf(). */
 int ib_acm_query_perf(int index, uint64_t **counters, int *count);
 int ib_acm_query_perf_ep_addr(uint8_t *src, uint8_t type, uint64_t **counters,
 			      int *count);
 
 #define ib_acm_free_perf(counters) free(counters)
 
-/* What a counter counts; "Unknown" of an index that is none. */
+/* Returns the name of a counter; "Unknown" for an invalid index. */
 const char *ib_acm_cntr_name(int index);
 
-/* An endpoint of the service's host, by its number from 1 on among those of a
- * port, or of all (port 0): numbers in the order of the host, addresses as
- * text, to be freed by ib_acm_free_ep_data(). EINVAL if there is none. */
+/* Returns an endpoint of the service's host, given by its number from 1 on among
+ * those of a port, or of all ports (port 0). Integers are in host byte order,
+ * addresses are text. To be freed by ib_acm_free_ep_data(). EINVAL if there is
+ * none. */
 int ib_acm_enum_ep(int index, struct acm_ep_config_data **data, uint8_t port);
 
 #define ib_acm_free_ep_data(data) free(data)
 
 /*
- * Calls that do not wait. Any number of requests may be under way.
+ * Nonblocking calls. Any number of requests may be outstanding.
  */
 
 /* Requests to one service. */
 struct rdmux_acm;
 
-/* Those of a service as ib_acm_connect() takes it. It is connected to when
- * something is asked, and again when it has restarted. NULL with errno set
- * without memory or descriptors, or for a name that is not known, which is
- * looked up here. */
+/* Returns requests to a service, named as for ib_acm_connect(). Connects on the
+ * first request, and again after a restart of the service. NULL with errno set
+ * if memory or descriptors are exhausted, or if the name, which is looked up
+ * here, is unknown. */
 struct rdmux_acm *rdmux_acm_open(const char *service);
 
-/* Requests that are under way end without an answer. No other call may use it
- * any more. */
+/* Ends outstanding requests without an answer and frees `acm`, which no other
+ * call may use any more. */
 void rdmux_acm_close(struct rdmux_acm *acm);
 
-/* A descriptor that is readable when rdmux_acm_next() has something to do:
- * for poll(2) and the like, and for nothing else. A child that was forked has
- * its own by the same number after its first call. */
+/* Returns a descriptor that is readable when rdmux_acm_next() has work. Use it
+ * only with poll(2) and the like. After its first call, a forked child has its
+ * own descriptor of the same number. */
 int rdmux_acm_fd(struct rdmux_acm *acm);
 
-/* Begin to resolve, for `timeout` milliseconds at most. What is cached is
- * answered at once. `context` comes back with the answer. Return the number
- * of the request, from 1 on, or 0 with errno set for arguments that cannot
- * be. */
+/* Start to resolve, for `timeout` milliseconds at most. Cached paths are
+ * answered at once. The answer contains `context`. Return the id of the
+ * request, from 1 on, or 0 with errno set for invalid arguments. */
 uint64_t rdmux_acm_resolve_name(struct rdmux_acm *acm, const char *src,
 				const char *dest, uint32_t flags, int timeout,
 				void *context);
@@ -164,17 +163,17 @@ uint64_t rdmux_acm_resolve_path(struct rdmux_acm *acm,
 struct rdmux_acm_answer {
 	uint64_t id;    /* of the request */
 	void *context;  /* of the request */
-	int error;      /* 0, or what errno is of calls that wait */
+	int error;      /* 0, or the errno of a blocking call */
 	int count;      /* of paths */
 	struct ibv_path_data paths[RDMUX_ACM_MAX_PATHS];
 };
 
-/* Takes the next answer, in any order. Returns 1, or 0 if there is none now,
- * or -1 with errno set. Never waits. */
+/* Takes the next answer, in any order. Returns 1, 0 if there is none yet, or
+ * -1 with errno set. Never blocks. */
 int rdmux_acm_next(struct rdmux_acm *acm, struct rdmux_acm_answer *answer);
 
-/* Ends a request, which will have no answer. Returns 0, or -1 with ENOENT if
- * it is not under way and its answer was taken. */
+/* Cancels a request, which gets no answer. Returns 0, or -1 with ENOENT if it
+ * is unknown or its answer was already taken. */
 int rdmux_acm_cancel(struct rdmux_acm *acm, uint64_t id);
 
 #ifdef __cplusplus
