@@ -1,4 +1,4 @@
-//! Words of the command line as addresses.
+//! Command-line words as addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs as _};
@@ -8,10 +8,10 @@ use rdmux_wire::acm::{Address, Name};
 use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{Gid, Lid};
 
-/// How words are meant: the letter of `-f`.
+/// How words are interpreted: the letter of `-f`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// `u`: by what they look like.
+    /// `u`: by their form.
     #[default]
     Unspecified,
     /// `i`
@@ -27,7 +27,7 @@ pub(crate) enum Format {
 impl FromStr for Format {
     type Err = String;
 
-    /// The first letter counts.
+    /// Only the first letter counts.
     fn from_str(text: &str) -> Result<Self, String> {
         Ok(match text.chars().next() {
             Some('u') => Self::Unspecified,
@@ -40,19 +40,19 @@ impl FromStr for Format {
     }
 }
 
-/// What the service is asked.
+/// A query for the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
     /// A path between two names.
     Name(Option<Address>, Address),
     /// A path between two IP addresses.
     Ip(Option<Address>, Address),
-    /// The path that fits this record.
+    /// The path that matches this record.
     Path(Box<PathRecord>),
 }
 
 impl Question {
-    /// The name of the library's call, which messages have.
+    /// Returns the name of the library's call, as in messages.
     pub(crate) const fn call(&self) -> &'static str {
         match self {
             Self::Name(..) => "ib_acm_resolve_name",
@@ -62,18 +62,18 @@ impl Question {
     }
 }
 
-/// A word as an address, and how it is shown.
+/// A word as an address, and how it is displayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Destination {
-    /// The word, or the IP address that it stands for.
+    /// The word, or its IP address.
     pub(crate) shown: String,
-    /// How it is meant.
+    /// How it is interpreted.
     pub(crate) format: Format,
 }
 
 impl Destination {
-    /// Finds out how a word of an unspecified format is meant: a number is a LID, an IP address or what the
-    /// system resolves to one is that, all else is a name.
+    /// Interprets a word. With an unspecified format, a number is a LID; an IP address, or a word that the operating
+    /// system resolves to one, is an IP address; everything else is a name.
     pub(crate) fn new(word: &str, format: Format) -> Self {
         let (shown, format) = match format {
             Format::Unspecified => guess(word),
@@ -82,10 +82,10 @@ impl Destination {
         Self { shown, format }
     }
 
-    /// What to ask for the way from a source to here.
+    /// Returns the query for the path from a source to this destination.
     ///
     /// # Errors
-    /// A line that says which word is no address of the format.
+    /// A line that names the word which is not an address of the format.
     pub(crate) fn question(&self, source: Option<&str>, guessed: bool) -> Result<Question, String> {
         match self.format {
             Format::Ip => self.ip_question(source, guessed),
@@ -98,7 +98,7 @@ impl Destination {
     }
 
     fn ip_question(&self, source: Option<&str>, guessed: bool) -> Result<Question, String> {
-        // Theirs looks at the source first.
+        // ib_acme of rdma-core checks the source first.
         let source = source.map(|word| ip_source(word, guessed)).transpose()?;
         let ip = self.shown.parse::<IpAddr>();
         let dest = ip.map_err(|_| refused("destination", &self.shown))?;
@@ -125,7 +125,7 @@ impl Destination {
     }
 }
 
-/// The address of a source by itself, for `-P s`.
+/// Parses the address of a source alone, for `-P s`.
 ///
 /// # Errors
 /// A line that says what the word is not.
@@ -143,7 +143,7 @@ pub(crate) fn source(word: &str, format: Format) -> Result<Address, String> {
 }
 
 fn guess(word: &str) -> (String, Format) {
-    // One that is too large for a LID is told so: the system would read it as an IPv4 address.
+    // A number that is too large for a LID is an error here: the resolver would read it as an IPv4 address.
     if lid(word).is_some() || word.bytes().all(|b| b.is_ascii_digit()) {
         return (word.to_owned(), Format::Lid);
     }
@@ -151,12 +151,13 @@ fn guess(word: &str) -> (String, Format) {
     ip.map_or_else(|| (word.to_owned(), Format::Name), |ip: IpAddr| (ip.to_string(), Format::Ip))
 }
 
-/// The addresses that the system knows of a name.
+/// Returns the addresses of a name in the operating system.
 fn lookup(word: &str) -> impl Iterator<Item = IpAddr> {
     (word, 0).to_socket_addrs().into_iter().flatten().map(|address| address.ip())
 }
 
-/// A source beside a destination that is an IP address. Of an unspecified format it may be a name that the system knows.
+/// Parses the source for a destination that is an IP address. With an unspecified format it may be a name that the
+/// operating system resolves.
 fn ip_source(word: &str, guessed: bool) -> Result<IpAddr, String> {
     let parsed = word.parse().ok();
     parsed
@@ -173,7 +174,7 @@ fn gid(word: &str) -> Option<Gid> {
     word.parse::<Ipv6Addr>().ok().map(|ip| Gid(ip.octets()))
 }
 
-/// A LID in decimal, or in hexadecimal after 0x; not 0.
+/// Parses a LID in decimal, or in hexadecimal after 0x; not 0.
 fn lid(word: &str) -> Option<Lid> {
     let digits = |text: &str, radix| {
         let plain = text.bytes().all(|b| b.is_ascii_hexdigit());
@@ -194,14 +195,14 @@ fn no_lid(which: &str, word: &str) -> String {
     format!("{which} ({word}) is not a LID: a number from 1 to 65535, or 0x1 to 0xffff")
 }
 
-/// A GID as inet_ntop(3) of the C library writes it.
+/// A GID formatted like inet_ntop(3) of the C library.
 pub(crate) struct Text(pub(crate) Gid);
 
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ip = Ipv6Addr::from(self.0.0);
         match ip.segments() {
-            // IPv4-compatible: the C library still has dots in it.
+            // IPv4-compatible: the C library still writes it with dots.
             [0, 0, 0, 0, 0, 0, high, _] if high != 0 => match ip.to_ipv4() {
                 Some(ip) => write!(f, "::{ip}"),
                 None => ip.fmt(f),

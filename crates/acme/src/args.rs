@@ -1,7 +1,7 @@
-//! The command line that ib_acme has had since 2009, as getopt(3) reads it.
+//! The command line that ib_acme has had since 2009, parsed like getopt(3).
 //!
-//! Options of one letter, some with an argument that may be missing: it is then attached (`-e2`), or the next word unless
-//! that starts with a dash (`-e 2`). Words that are no options are ignored, as there. `--json` and `--host` are new.
+//! Options have one letter, and some an optional argument: it is attached (`-e2`), or is the next word unless that starts
+//! with a dash (`-e 2`). As in rdma-core, words that are not options are ignored. `--json` and `--host` are new.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,25 +10,25 @@ use lexopt::{Arg, Parser, ValueExt as _};
 
 use crate::address::Format;
 
-/// What `-P` asks for.
+/// The argument of `-P`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Perf {
-    /// Those of the service, or of one endpoint, in a row.
+    /// The counters of the service, or of one endpoint, in one row.
     Row,
-    /// The same, a line for each counter.
+    /// The same with one line per counter.
     Column,
-    /// Those of each endpoint.
+    /// The counters of each endpoint.
     All,
-    /// Those of the endpoint with the address of `-s`.
+    /// The counters of the endpoint with the address of `-s`.
     Source,
 }
 
-/// What is to be done.
+/// The parsed options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// `-e`: list endpoints.
     pub(crate) endpoints: bool,
-    /// The number of `-e` or `-P`, whichever comes last: which endpoint both are for, from 1 on; 0 is all of them together.
+    /// The number given to `-e` or `-P`, whichever comes last: the endpoint for both, from 1 on; 0 means all together.
     pub(crate) index: u8,
     /// `-f`
     pub(crate) format: Format,
@@ -46,9 +46,9 @@ pub(crate) struct Options {
     pub(crate) services: Option<String>,
     /// `-C`; 0 is 1.
     pub(crate) repetitions: u32,
-    /// `-A`: the file's name, or none for the usual one.
+    /// `-A`: the file's name, or none for the default.
     pub(crate) addresses: Option<Option<PathBuf>>,
-    /// `-O`: the same.
+    /// `-O`: the file's name, or none for the default.
     pub(crate) options: Option<Option<PathBuf>>,
     /// `-D`
     pub(crate) directory: Option<PathBuf>,
@@ -58,24 +58,24 @@ pub(crate) struct Options {
     pub(crate) json: bool,
     /// `--host`
     pub(crate) host: Option<String>,
-    /// The first word that is no option, nor belongs to one. It is ignored where there is something to do.
+    /// The first word that is neither an option nor an argument. It is ignored if there is something to do.
     pub(crate) stray: Option<String>,
 }
 
-/// What the command line says.
+/// The result of parsing a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {
-    /// Do this.
+    /// Run with these options.
     Run(Box<Options>),
     /// `--help`
     Help,
     /// `--version`
     Version,
-    /// It makes no sense; the text says why, unless it just asks for nothing.
+    /// A usage error; the text says why, unless the command line merely requests nothing.
     Usage(Option<String>),
 }
 
-/// Reads a command line, without the program's name.
+/// Parses a command line, without the program's name.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     match options(Parser::from_args(args)) {
         Ok(Parsed::Run(options)) => match contradiction(&options) {
@@ -126,7 +126,7 @@ fn options(mut parser: Parser) -> Result<Parsed, lexopt::Error> {
     Ok(Parsed::Run(Box::new(o)))
 }
 
-/// An argument that may be missing.
+/// Takes an optional argument.
 fn optional(parser: &mut Parser) -> Result<Option<OsString>, lexopt::Error> {
     if let Some(attached) = parser.optional_value() {
         return Ok(Some(attached));
@@ -140,7 +140,7 @@ fn text(word: OsString) -> Result<String, lexopt::Error> {
     word.string()
 }
 
-/// The number of an endpoint. A word without a number is 0, as atoi(3) reads it.
+/// Parses the number of an endpoint. A word without a number is 0, as in atoi(3).
 fn endpoint(text: &str) -> Result<u8, lexopt::Error> {
     let digits = text.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
     if digits.is_empty() {
@@ -149,7 +149,7 @@ fn endpoint(text: &str) -> Result<u8, lexopt::Error> {
     digits.parse().map_err(|_| format!("{text}: endpoints have the numbers 1 to 255").into())
 }
 
-/// The words that `-P` knows, by their first letters, as there; all else is a number.
+/// Parses the words of `-P` by their first letters, as in rdma-core; everything else is a number.
 fn perf(text: &str) -> Option<Perf> {
     let starts = |word: &str| text.get(..3).is_some_and(|start| start.eq_ignore_ascii_case(word));
     match text {
@@ -160,7 +160,7 @@ fn perf(text: &str) -> Option<Perf> {
     }
 }
 
-/// Options that mean nothing together, with a reason for those that have one.
+/// Detects options that make no sense together, with a reason for some of them.
 #[expect(clippy::option_option, reason = "a usage error with or without a reason")]
 fn contradiction(o: &Options) -> Option<Option<String>> {
     let by_source = o.perf == Some(Perf::Source);

@@ -1,8 +1,8 @@
 //! `-e`: the endpoints of a service.
 //!
-//! The protocol asks for one endpoint of one port, and has no word for "how many": endpoints are counted for each port
-//! number, and each answer tells how many ports its device has. Port 0 stands for all ports, so that the endpoints of all
-//! devices tell how many port numbers there are to ask for.
+//! The protocol queries one endpoint of one port, and cannot query their number. Endpoints are counted for each port
+//! number, and each answer gives the number of ports of its device. Port 0 stands for all ports, so the endpoints of all
+//! devices tell how many port numbers there are to query.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::screen::Screen;
 use crate::session::{Reply, Session, shown};
 
-/// An endpoint, as it is shown.
+/// An endpoint, as displayed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Endpoint {
     pub(crate) guid: String,
@@ -24,7 +24,7 @@ pub(crate) struct Endpoint {
     pub(crate) addresses: Vec<String>,
 }
 
-/// Shows one endpoint, or all (0).
+/// Lists one endpoint, or all (0).
 ///
 /// # Errors
 /// When the output cannot be written.
@@ -51,7 +51,8 @@ pub(crate) fn list(session: &Session, wanted: u8, screen: &mut Screen<'_>) -> io
     Ok(())
 }
 
-/// The most ports that a device with an endpoint has; as many as a byte can say if no endpoint tells.
+/// Returns the largest number of ports of a device with an endpoint, or the maximum of a byte if there is no
+/// endpoint.
 fn ports(session: &Session) -> Result<u8, String> {
     let mut most = None;
     for index in 1..=u8::MAX {
@@ -61,7 +62,7 @@ fn ports(session: &Session) -> Result<u8, String> {
     Ok(most.unwrap_or(u8::MAX))
 }
 
-/// The endpoints that have an index, of all ports.
+/// Returns the endpoints that have an index, of all ports.
 fn of_index(session: &Session, index: u8, ports: u8) -> Result<Vec<Endpoint>, String> {
     let mut found = Vec::new();
     for port in 1..=ports {
@@ -78,7 +79,7 @@ fn of_index(session: &Session, index: u8, ports: u8) -> Result<Vec<Endpoint>, St
     Ok(found)
 }
 
-/// Asks for an endpoint of a port; none if there is none.
+/// Queries an endpoint of a port; none if there is none.
 fn ask(session: &Session, index: u8, port: u8) -> Result<Option<Described>, String> {
     match session.ask(Query::Endpoint { index, port }) {
         Ok(Reply::Endpoint(endpoint)) => Ok(Some(endpoint)),

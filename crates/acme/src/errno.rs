@@ -1,10 +1,10 @@
-//! Errors as strerror(3) has them.
+//! Error texts like those of strerror(3).
 
 use std::io;
 
 use rdmux_acm_client::Error;
 
-/// The text of an error, without the number that the standard library puts behind it.
+/// Returns the text of an error, without the number that the standard library appends.
 pub(crate) fn text(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {
@@ -13,7 +13,7 @@ pub(crate) fn text(error: &io::Error) -> String {
     }
 }
 
-/// The text of why a service cannot be asked: that of the errno, unless it says too little.
+/// Returns the reason why a service cannot be queried: the text of the errno, unless it is too vague.
 pub(crate) fn of(error: &Error) -> String {
     match error {
         Error::Protocol(_) | Error::Untrusted { .. } => error.to_string(),

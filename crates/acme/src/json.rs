@@ -1,4 +1,4 @@
-//! The JSON document that `--json` prints: the same results as the lines, with names.
+//! The JSON document of `--json`: the same results as the text output, with names.
 
 use rdmux_wire::acm::client::COUNTERS;
 use rdmux_wire::sa::PathRecord;
@@ -8,7 +8,7 @@ use crate::address::Text;
 use crate::endpoints::Endpoint;
 use crate::screen::Outcome;
 
-/// All that a run found.
+/// All results of a run.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Document {
     pub(crate) services: Vec<Service>,
@@ -19,7 +19,7 @@ pub(crate) struct Document {
     pub(crate) status: i32,
 }
 
-/// What one service said.
+/// The results of one service.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Service {
     service: String,
@@ -38,7 +38,7 @@ pub(crate) struct Service {
 }
 
 impl Document {
-    /// The service of this name; a new one unless it was the last.
+    /// Returns the service of this name, newly added unless it was the last.
     pub(crate) fn service(&mut self, name: &str) -> &mut Service {
         if self.services.last().is_none_or(|last| last.service != name) {
             self.services.push(Service { service: name.to_owned(), ..Service::default() });
@@ -46,7 +46,7 @@ impl Document {
         self.services.last_mut().expect("one was pushed if there was none")
     }
 
-    /// Whether anything failed.
+    /// Returns whether anything failed.
     pub(crate) fn has_failure(&self) -> bool {
         let of = |s: &Service| {
             let errors = [&s.error, &s.counters_error, &s.endpoints_error];
@@ -92,7 +92,7 @@ impl PathRow {
     }
 }
 
-/// A path record; MTU, rate and lifetime are InfiniBand's codes, as in the lines.
+/// A path record; MTU, rate and lifetime are InfiniBand's codes, as in the text output.
 #[derive(Debug, Serialize)]
 struct Path {
     dgid: String,

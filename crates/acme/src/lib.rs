@@ -1,15 +1,15 @@
-//! `ib_acme`: asks an ACM service for paths, counters and endpoints, has paths verified, and writes the service's files.
+//! `ib_acme`: queries an ACM service for paths, counters and endpoints, verifies paths, and writes the service's files.
 //!
-//! What it takes and prints is what ib_acme of rdma-core takes and prints, so that scripts go on working; where that is
-//! wrong, `docs/acm.md` says what this does instead. In reading order: `args` is the command line, `run` what is done
-//! with it, `screen` what is printed.
+//! Its options and output are those of ib_acme of rdma-core, so that scripts keep working. Where those are wrong,
+//! `docs/acm.md` describes the difference. In reading order: `args` is the command line, `run` executes it, and
+//! `screen` prints the results.
 //!
 //! - `range`, `address`: words of the command line
-//! - `services`, `session`: who is asked, and one question with its answer
-//! - `resolve`, `parallel`: paths to one destination, and to many at a time
+//! - `services`, `session`: the services, and queries to them
+//! - `resolve`, `parallel`: paths to one destination, and to many concurrently
 //! - `perf`, `endpoints`: counters and endpoints
 //! - `generate` writes files
-//! - `extra` has the commands that are new
+//! - `extra` has the new commands
 #![forbid(unsafe_code)]
 
 mod address;
@@ -38,14 +38,14 @@ use std::process::ExitCode;
 
 use args::Parsed;
 
-/// The exit status when the command line makes no sense.
+/// The exit status after a usage error.
 const USAGE: u8 = 1;
 
-/// Runs `ib_acme` with these arguments, of which the first is not the program's name.
+/// Runs `ib_acme` with these arguments, which do not include the program's name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match dispatch(args, &mut io::stdout().lock()) {
         Ok(status) => status.into(),
-        // As `head` has it.
+        // The reader has closed the pipe, as `head` does.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("ib_acme: cannot print: {e}");
@@ -60,7 +60,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write) -> io
         return extra::run(&args, out);
     }
     match args::parse(args) {
-        // What a process can say of a status is its lowest byte.
+        // An exit status has only the lowest byte.
         Parsed::Run(options) => run::run(&options, out).map(|status| status.to_le_bytes()[0]),
         Parsed::Help => out.write_all(usage::TEXT.as_bytes()).map(|()| 0),
         Parsed::Version => {

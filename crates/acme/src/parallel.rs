@@ -1,4 +1,4 @@
-//! Many destinations at a time, over several connections; results come in the order of the list.
+//! Many destinations concurrently, over several connections. Results are in the order of the list.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _};
@@ -13,16 +13,16 @@ use crate::screen::Outcome;
 use crate::services::Service;
 use crate::session::Session;
 
-/// Connections at a time. ibacm of rdma-core has room for 1,022 clients, and others may want some.
+/// The number of connections. ibacm of rdma-core has room for 1,022 clients, and others may need some.
 const CONNECTIONS: usize = 16;
-/// With fewer tasks no progress is shown.
+/// The number of tasks from which on progress is shown.
 const MANY: usize = 8;
 
-/// Resolves all tasks and hands each outcome to `each`, in the order of the tasks. `session` is the first connection; if no
-/// more are to be had, it is the only one.
+/// Resolves all tasks and passes each outcome to `each`, in the order of the tasks. `session` is the first connection; if
+/// no more can be opened, it is the only one.
 ///
 /// # Errors
-/// Those of `each`; what is not resolved then stays so.
+/// Those of `each`; the remaining tasks are not resolved then.
 pub(crate) fn resolve_all(
     session: &Session,
     service: &Service,
@@ -42,7 +42,7 @@ pub(crate) fn resolve_all(
         }
         drop(outcomes);
         let shown = in_order(&results, |outcome| progress.suspend(|| each(outcome)), &progress);
-        // Whatever went wrong, nobody starts anything more, and who waits to tell of it need not.
+        // After an error no thread starts another task, and threads that wait to deliver an outcome stop.
         next.store(tasks.len(), Ordering::Relaxed);
         drop(results);
         shown
@@ -67,7 +67,7 @@ fn work(
     }
 }
 
-/// Hands on outcomes by their numbers. Those that are early wait.
+/// Delivers outcomes in the order of their numbers. Early ones wait.
 fn in_order(
     results: &mpsc::Receiver<(usize, Outcome)>,
     mut each: impl FnMut(&Outcome) -> io::Result<()>,
@@ -86,7 +86,7 @@ fn in_order(
     Ok(())
 }
 
-/// A bar on standard error, if somebody sees it there.
+/// Returns a progress bar on standard error, if that is a terminal.
 fn progress(count: usize) -> ProgressBar {
     let is_seen = count >= MANY && io::stderr().is_terminal();
     let target = if is_seen { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

@@ -9,7 +9,7 @@ use crate::args::{Options, Perf};
 use crate::screen::Screen;
 use crate::session::{Reply, Session};
 
-/// Shows the counters that the command line asks for.
+/// Shows the requested counters.
 ///
 /// # Errors
 /// When the output cannot be written.
@@ -42,7 +42,7 @@ pub(crate) fn show(
     }
 }
 
-/// Endpoint by endpoint, until there is none.
+/// Shows the counters endpoint by endpoint, until there is none.
 fn show_all(session: &Session, screen: &mut Screen<'_>) -> io::Result<()> {
     let service = session.name().to_owned();
     for index in 1..=u8::MAX {
@@ -58,10 +58,10 @@ fn show_all(session: &Session, screen: &mut Screen<'_>) -> io::Result<()> {
 
 const NO_COUNTERS: &str = "the answer has no counters";
 
-/// Counters of a service or an endpoint.
+/// Returns the counters of a service or an endpoint.
 ///
 /// # Errors
-/// Why there are none.
+/// The reason why there are none.
 pub(crate) fn counters(session: &Session, subject: Subject) -> Result<Vec<u64>, String> {
     match session.ask(Query::Counters(subject)) {
         Ok(Reply::Counters(counters)) => Ok(counters.to_vec()),

@@ -1,15 +1,15 @@
 //! Lists of destinations, sources and services: `node[1-3,5,07-08]`.
 //!
 //! One pair of brackets holds numbers and ranges of numbers, separated by commas. A number that starts with zeros keeps its
-//! width, and gives it to the rest of its range. What follows the brackets follows each number: ib_acme of rdma-core drops
-//! it. The closing bracket may be missing at the end, as there.
+//! width, which also applies to the rest of its range. Text after the brackets is appended to each number, while ib_acme of
+//! rdma-core drops it. As in rdma-core, the closing bracket may be missing at the end.
 
 use thiserror::Error;
 
-/// The most words that one list may become. A subnet has fewer than 49,152 unicast LIDs.
+/// The maximum number of words in an expanded list. A subnet has fewer than 49,152 unicast LIDs.
 pub(crate) const MAX_WORDS: u64 = 1 << 17;
 
-/// Why a list cannot be expanded.
+/// The reason why a list cannot be expanded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum RangeError {
     /// Something in the brackets is neither a number nor a range.
@@ -21,19 +21,19 @@ pub(crate) enum RangeError {
     /// The brackets hold no number.
     #[error("the brackets are empty")]
     Empty,
-    /// There would be too many.
+    /// The expanded list would be too long.
     #[error("more than {MAX_WORDS} words; split the list")]
     TooMany,
 }
 
-/// Numbers from the first to the last, written with at least so many digits.
+/// Numbers from the first to the last, written with at least this many digits.
 struct Range {
     first: u64,
     last: u64,
     width: usize,
 }
 
-/// All words of a list, in its order; the text itself if it has no brackets.
+/// Returns all words of a list, in its order; the text itself if it has no brackets.
 ///
 /// # Errors
 /// See [`RangeError`].
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(error("n[1-18446744073709551615,1-2]"), RangeError::TooMany);
     }
 
-    /// Ranges, with the width of their first number.
+    /// Generates ranges, with the width of their first number.
     fn ranges() -> impl Strategy<Value = Vec<(u64, u64, usize)>> {
         prop::collection::vec((0..5000u64, 0..20u64, 0..6usize), 1..6)
     }

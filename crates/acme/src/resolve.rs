@@ -10,16 +10,16 @@ use crate::args::Options;
 use crate::screen::Outcome;
 use crate::session::{Reply, Session};
 
-/// What is to be resolved.
+/// A task to resolve.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
-    /// The word of the destination.
+    /// The destination's word.
     pub(crate) destination: String,
-    /// The word of the source, if there is one.
+    /// The source's word, if there is one.
     pub(crate) source: Option<String>,
 }
 
-/// How it is to be resolved.
+/// How tasks are resolved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     format: Format,
@@ -29,7 +29,7 @@ pub(crate) struct How {
 }
 
 impl How {
-    /// What the command line says.
+    /// Returns what the command line requests.
     pub(crate) fn new(options: &Options) -> Self {
         let Options { format, cached, verify, repetitions, .. } = *options;
         Self { format, cached, verify, repetitions: repetitions.max(1) }
@@ -62,7 +62,7 @@ pub(crate) fn resolve(session: &Session, task: &Task, how: &How) -> Outcome {
     outcome
 }
 
-/// The first path counts. The source that the service chose is told of unless it chose it time and again.
+/// Takes the first path. The source that the service chose is reported unless there were repetitions.
 fn take(outcome: &mut Outcome, found: &Paths, repetitions: u32) {
     outcome.path = found.paths.first().map(|data| data.path);
     if !outcome.source_given && repetitions == 1 {
@@ -78,7 +78,7 @@ fn ask(session: &Session, question: &Question, cached_only: bool) -> Result<Path
         Question::Path(path) => Query::ResolvePath { path: **path, cached_only },
     };
     match session.ask(query) {
-        // Who asks by a record is not told of a source.
+        // A query by a record gets no source in its answer.
         Ok(Reply::Paths(paths)) if matches!(question, Question::Path(_)) => {
             Ok(Paths { source: None, ..paths })
         }
@@ -88,10 +88,10 @@ fn ask(session: &Session, question: &Question, cached_only: bool) -> Result<Path
     }
 }
 
-/// Has the service ask subnet administration for the very path that it gave.
+/// Verifies a path: queries subnet administration for exactly this path through the service.
 ///
 /// # Errors
-/// Why subnet administration does not know it, or what it knows instead.
+/// That subnet administration does not know it, or the path that it knows instead.
 fn verify(session: &Session, path: PathRecord) -> Result<(), String> {
     match session.ask(Query::QuerySa { path }) {
         Ok(Reply::Paths(paths)) => paths.paths.first().map_or_else(
@@ -103,7 +103,7 @@ fn verify(session: &Session, path: PathRecord) -> Result<(), String> {
     }
 }
 
-/// Whether packets would take the same path.
+/// Checks that packets would take the same path.
 fn agrees(found: &PathRecord, known: &PathRecord) -> Result<(), String> {
     let differs = |what: &str, ours: String, theirs: String| {
         if ours == theirs { Ok(()) } else { Err(format!("{what} is {theirs}, not {ours}")) }

@@ -1,4 +1,4 @@
-//! A run: asks each service, then writes files.
+//! A run: queries each service, then writes files.
 
 use std::io::{self, Write};
 
@@ -11,19 +11,19 @@ use crate::services::{Service, Unreachable};
 use crate::session::Session;
 use crate::{endpoints, generate, perf};
 
-/// What a run returns when something went wrong that has no number.
+/// The return value after a failure without a number.
 const FAILED: i32 = -1;
 
-/// Does what the command line says, and prints it.
+/// Executes the options, and prints the results.
 ///
 /// # Errors
-/// When it cannot be printed.
+/// When they cannot be printed.
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> io::Result<i32> {
     let columns = options.perf == Some(Perf::Column);
     let mut screen = Screen::new(out, options.json, columns);
     let is_generating = options.addresses.is_some() || options.options.is_some();
     let status = all(options, &mut screen)?;
-    // Files that were written without a word stay without one.
+    // Files that were written without output end without a status line.
     screen.finish(status, status != 0 || options.verbose || !is_generating)
 }
 
@@ -33,7 +33,7 @@ fn all(options: &Options, screen: &mut Screen<'_>) -> io::Result<i32> {
     if status != 0 { Ok(status) } else { generate::files(options, screen) }
 }
 
-/// The status is that of the last service, as it always was.
+/// Queries the services. The status is that of the last service, as it always was.
 fn ask_services(options: &Options, screen: &mut Screen<'_>) -> io::Result<i32> {
     let services = match &options.services {
         None => match Service::of_host(options.host.as_deref()) {
@@ -70,7 +70,7 @@ fn refused(screen: &mut Screen<'_>, which: &str, why: &dyn std::error::Error) ->
     Ok(FAILED)
 }
 
-/// Each destination with each source.
+/// Returns a task for each destination with each source.
 fn tasks(options: &Options) -> Result<Vec<Task>, (&'static str, crate::range::RangeError)> {
     let Some(list) = &options.destinations else { return Ok(Vec::new()) };
     let destinations = expand(list).map_err(|e| ("destination", e))?;
@@ -109,7 +109,7 @@ fn ask(
         };
         match tasks {
             [task] => shown(&resolve(&session, task, &how))?,
-            // Repetitions measure, and are not to disturb each other.
+            // Repetitions measure time, and must not disturb each other.
             _ if options.repetitions > 1 => {
                 tasks.iter().try_for_each(|task| shown(&resolve(&session, task, &how)))?;
             }

@@ -1,4 +1,4 @@
-//! What is printed: the lines that ib_acme has always printed, for scripts that read them, or one JSON document.
+//! The output: the lines that ib_acme has always printed, for scripts that parse them, or one JSON document.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -10,55 +10,55 @@ use crate::address::Text;
 use crate::endpoints::Endpoint;
 use crate::json::{CountersRow, Document, PathRow};
 
-/// What came of one destination.
+/// The result for one destination.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
-    /// The destination, as it is shown.
+    /// The destination, as displayed.
     pub(crate) destination: String,
-    /// The source that was given, or that the service chose.
+    /// The source that was given, or chosen by the service.
     pub(crate) source: Option<String>,
     /// Whether the source was given.
     pub(crate) source_given: bool,
     /// A line for each repetition that failed.
     pub(crate) errors: Vec<String>,
-    /// The path, of the last repetition.
+    /// The path from the last repetition.
     pub(crate) path: Option<PathRecord>,
-    /// What subnet administration said of it, if it was asked.
+    /// Subnet administration's verdict, if it was queried.
     pub(crate) verified: Option<Result<(), String>>,
-    /// How long all repetitions took.
+    /// The duration of all repetitions.
     pub(crate) time: Duration,
 }
 
 impl Outcome {
-    /// Whether the last repetition found a path that is not refuted.
+    /// Returns whether the last repetition found a path that is not refuted.
     pub(crate) fn is_success(&self) -> bool {
         self.path.is_some() && !matches!(self.verified, Some(Err(_)))
     }
 }
 
-/// Where results go.
+/// The output for results.
 pub(crate) struct Screen<'a> {
     out: &'a mut dyn Write,
     json: Option<Document>,
-    /// How counters are shown.
+    /// Whether counters are printed in one line each.
     columns: bool,
     has_counters_heading: bool,
     has_endpoints_heading: bool,
 }
 
 impl<'a> Screen<'a> {
-    /// Text, or JSON at the end; counters in a line each, or in a row.
+    /// Prints text, or JSON at the end; counters in one line each, or in a row.
     pub(crate) fn new(out: &'a mut dyn Write, json: bool, columns: bool) -> Self {
         let json = json.then(Document::default);
         Self { out, json, columns, has_counters_heading: false, has_endpoints_heading: false }
     }
 
-    /// Prints a line of text; JSON has its own way to say it.
+    /// Prints a line of text; JSON output contains it in another form.
     pub(crate) fn line(&mut self, line: impl std::fmt::Display) -> io::Result<()> {
         if self.json.is_none() { writeln!(self.out, "{line}") } else { Ok(()) }
     }
 
-    /// A service cannot be connected to.
+    /// Reports that a service cannot be connected to.
     pub(crate) fn unreachable(&mut self, service: &str, why: &str) -> io::Result<()> {
         if let Some(document) = &mut self.json {
             document.service(service).error = Some(why.to_owned());
@@ -66,7 +66,7 @@ impl<'a> Screen<'a> {
         self.line(format_args!("{service},unable to contact service: {why}"))
     }
 
-    /// Paths of a service follow.
+    /// Starts the paths of a service.
     pub(crate) fn paths_of(&mut self, service: &str) -> io::Result<()> {
         if let Some(document) = &mut self.json {
             document.service(service);
@@ -74,7 +74,7 @@ impl<'a> Screen<'a> {
         self.line(format_args!("Service: {service}"))
     }
 
-    /// What came of a destination.
+    /// Prints the result for a destination.
     pub(crate) fn outcome(&mut self, service: &str, outcome: &Outcome) -> io::Result<()> {
         if let Some(document) = &mut self.json {
             document.service(service).paths.push(PathRow::new(outcome));
@@ -114,13 +114,13 @@ impl<'a> Screen<'a> {
         self.line(format_args!("  reversible: {}", u8::from(path.reversible)))?;
         self.line(format_args!("  pkey: {:#x}", path.pkey.0))?;
         self.line(format_args!("  sl: {}", path.sl))?;
-        // Five bits of each, as ever.
+        // The low five bits of each, as always.
         self.line(format_args!("  mtu: {}", path.mtu & 0x1f))?;
         self.line(format_args!("  rate: {}", path.rate.0 & 0x1f))?;
         self.line(format_args!("  packet lifetime: {}", path.packet_life_time & 0x1f))
     }
 
-    /// Counters of a service, or of one of its endpoints.
+    /// Prints the counters of a service, or of one of its endpoints.
     pub(crate) fn counters(
         &mut self,
         service: &str,
@@ -146,7 +146,7 @@ impl<'a> Screen<'a> {
         self.line(format_args!("{service},{}", values.collect::<Vec<_>>().join(",")))
     }
 
-    /// There are no counters.
+    /// Reports that there are no counters.
     pub(crate) fn no_counters(&mut self, service: &str, why: &str) -> io::Result<()> {
         if let Some(document) = &mut self.json {
             document.service(service).counters_error = Some(why.to_owned());
@@ -154,7 +154,7 @@ impl<'a> Screen<'a> {
         self.line(format_args!("{service}: Failed to query perf data: {why}"))
     }
 
-    /// An endpoint of a service.
+    /// Prints an endpoint of a service.
     pub(crate) fn endpoint(&mut self, service: &str, endpoint: Endpoint) -> io::Result<()> {
         if let Some(document) = &mut self.json {
             document.service(service).endpoints.push(endpoint);
@@ -169,7 +169,7 @@ impl<'a> Screen<'a> {
         self.line(format_args!("{service},{guid},{port},{pkey},{index},{provider}{addresses}"))
     }
 
-    /// There is no such endpoint.
+    /// Reports that there is no such endpoint.
     pub(crate) fn no_endpoint(&mut self, service: &str, index: u8) -> io::Result<()> {
         let why = format!("Endpoint {index} is not available");
         if let Some(document) = &mut self.json {
@@ -178,14 +178,14 @@ impl<'a> Screen<'a> {
         self.line(format_args!(" {why}"))
     }
 
-    /// A file was written.
+    /// Records that a file was written.
     pub(crate) fn generated(&mut self, file: &std::path::Path) {
         if let Some(document) = &mut self.json {
             document.generated.push(file.display().to_string());
         }
     }
 
-    /// Something else went wrong.
+    /// Reports another failure.
     pub(crate) fn failed(&mut self, why: &str) -> io::Result<()> {
         if let Some(document) = &mut self.json {
             document.error = Some(why.to_owned());
@@ -193,8 +193,8 @@ impl<'a> Screen<'a> {
         self.line(why)
     }
 
-    /// The end: the document, or a line with the status if it is to be said. Gives the status; that of a document is that of
-    /// its first failure, since a script reads no lines that would tell it of others.
+    /// Ends the output: with the document, or with a status line if requested. Returns the status; for a document it is that
+    /// of its first failure, since no other output tells a script of a failure.
     pub(crate) fn finish(self, status: i32, is_said: bool) -> io::Result<i32> {
         let Some(mut document) = self.json else {
             if is_said {
@@ -211,7 +211,7 @@ impl<'a> Screen<'a> {
     }
 }
 
-/// The name of a counter; a service may have more than there are names.
+/// Returns the name of a counter; a service may have more counters than there are names.
 fn counter_name(index: usize) -> &'static str {
     COUNTERS.get(index).copied().unwrap_or("Unknown")
 }

@@ -1,4 +1,4 @@
-//! Which services are asked: those of `-S`, or that of the host.
+//! The services to query: those of `-S`, or that of the host.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -11,19 +11,19 @@ use rdmux_host::{HostName, RuntimeDir};
 
 use crate::errno;
 
-/// The TCP port of services, unless a file tells another.
+/// The TCP port of services, unless a file names another.
 const PORT: u16 = 6125;
 
-/// How long a connection may take to come about.
+/// The timeout of connecting.
 pub(crate) const CONNECT: Duration = Duration::from_secs(10);
 
-/// What `ib_acme` returns when there is no better number.
+/// The return value of `ib_acme` when there is no better number.
 const FAILED: i32 = -1;
 
-/// A service that can be asked.
+/// A service to query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Service {
-    /// As `-S` has it, or the path of its socket.
+    /// The word of `-S`, or the path of its socket.
     name: String,
     place: Place,
 }
@@ -34,17 +34,18 @@ enum Place {
     Tcp { host: String, port: u16 },
 }
 
-/// A service where nobody listens.
+/// A service that has no listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unreachable {
-    /// Why.
+    /// The reason.
     pub(crate) why: String,
-    /// What `ib_acme` returns: an errno, the code of getaddrinfo(3), or -1.
+    /// The return value of `ib_acme`: an errno, the code of getaddrinfo(3), or -1.
     pub(crate) status: i32,
 }
 
 impl Service {
-    /// Of a word of `-S`: what starts with a slash is the path of a socket, all else a host.
+    /// Returns the service of a word of `-S`: a word that starts with a slash is the path of a socket, any other a
+    /// host.
     pub(crate) fn of_word(word: &str) -> Self {
         let place = if word.starts_with('/') {
             Place::Unix(word.into())
@@ -54,11 +55,12 @@ impl Service {
         Self { name: word.to_owned(), place }
     }
 
-    /// The service of the host of this name. Without a name that of the host that the environment names, or the system's if
-    /// that host has none and the system has one: in a view it is a host's, and need not be the one that is named.
+    /// Returns the service of the host of this name. Without a name, returns the service of the host that the environment
+    /// names, or the machine's service if that host has none and the machine has one: in a view that is a host's service,
+    /// not necessarily of the named host.
     ///
     /// # Errors
-    /// As those of [`places`].
+    /// Those of [`places`].
     pub(crate) fn of_host(host: Option<&str>) -> Result<Self> {
         let own = places(host)?;
         let is_named = host.is_some_and(|name| !name.is_empty());
@@ -66,7 +68,7 @@ impl Service {
         Ok(Self::of_places(&own, system.as_ref()))
     }
 
-    /// The service of these files; that of the system if there is none, and the system has one.
+    /// Returns the service of these files, or the machine's service if they have none and the machine has one.
     fn of_places(own: &Places, system: Option<&Places>) -> Self {
         let all = [Some(own), system];
         let there = all.into_iter().flatten().find(|places| is_there(places)).unwrap_or(own);
@@ -81,15 +83,16 @@ impl Service {
         }
     }
 
-    /// How it is called in what is printed.
+    /// Returns its name for output.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it is, after a look whether somebody listens there, for so long at most at each of its addresses.
+    /// Returns its address, after a check that it has a listener, which takes at most `within` for each of its
+    /// addresses.
     ///
     /// # Errors
-    /// What to print, and to return.
+    /// The output, and the return value.
     pub(crate) fn reach(&self, within: Duration) -> Result<Address, Unreachable> {
         match &self.place {
             Place::Unix(path) => {
@@ -101,7 +104,7 @@ impl Service {
         }
     }
 
-    /// The socket that hands its cache out: beside its own.
+    /// Returns the socket that passes the cache to clients, which is beside its own.
     pub(crate) fn cache(&self) -> Option<PathBuf> {
         match &self.place {
             Place::Unix(path) => Some(Places::new(path.parent()?, "").paths()),
@@ -133,7 +136,7 @@ fn is_there(places: &Places) -> bool {
     }
 }
 
-/// The port of services of other machines: that of this system's, as theirs has it, too.
+/// Returns the port of other machines' services: that of this machine's service, as in rdma-core.
 fn port() -> u16 {
     match Places::of_system().address_of_tools() {
         Address::Tcp(at) => at.port(),
@@ -141,10 +144,10 @@ fn port() -> u16 {
     }
 }
 
-/// Where the files of a host's service are; without a name, of the host that the environment names.
+/// Returns the locations of the files of a host's service; without a name, of the host that the environment names.
 ///
 /// # Errors
-/// When the name is none, or the runtime directory cannot be used.
+/// When the name is invalid, or the runtime directory cannot be used.
 pub(crate) fn places(host: Option<&str>) -> Result<Places> {
     let name = host.filter(|name| !name.is_empty());
     let name = name.map_or_else(HostName::of_environment, HostName::new)?;

@@ -1,4 +1,4 @@
-//! A service that is asked: one question at a time, each with a deadline.
+//! A session with a service: one query at a time, each with a deadline.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::services::{CONNECT, Service, Unreachable};
 
 pub(crate) use rdmux_acm_client::Reply;
 
-/// How long a service may take to answer. ibacm of rdma-core asks three times, and waits each time for two seconds and as long
-/// as the subnet may take.
+/// The timeout of an answer. ibacm of rdma-core makes three attempts, and waits each time for two seconds plus the subnet
+/// timeout.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug)]
 pub(crate) struct Failure(Error);
 
 impl Failure {
-    /// What the service says, if it says something.
+    /// Returns the service's status, if it has sent one.
     pub(crate) fn status(&self) -> Option<Status> {
         match self.0 {
             Error::Status(_, status) => Some(status),
@@ -36,7 +36,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A service that is asked, over one connection.
+/// A session with a service, over one connection.
 #[derive(Debug)]
 pub(crate) struct Session {
     name: String,
@@ -44,31 +44,31 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Of a service where somebody listens.
+    /// Opens a session with a service that has a listener.
     ///
     /// # Errors
-    /// When nobody does.
+    /// When it has none.
     pub(crate) fn open(service: &Service) -> Result<Self, Unreachable> {
         let address = service.reach(CONNECT)?;
         let client = Client::new([Target::At(address)]);
         Ok(Self { name: service.name().to_owned(), client })
     }
 
-    /// How the service is called.
+    /// Returns the service's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a query and waits for the answer.
     ///
     /// # Errors
-    /// When the service says that something went wrong, or says nothing that is an answer in time.
+    /// When the service reports a failure, or sends no valid answer in time.
     pub(crate) fn ask(&self, query: Query) -> Result<Reply, Failure> {
         self.client.ask(query, DEADLINE).map_err(Failure)
     }
 }
 
-/// Text of a service on one line, without what a terminal would obey.
+/// Returns a service's text on one line, without characters that control a terminal.
 pub(crate) fn shown(text: &[u8]) -> String {
     let text = &text[..text.len().min(Name::MAX)];
     Name::new(text).map(|name| name.to_string()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What `ib_acme --help` says.
+//! The output of `ib_acme --help`.
 
 /// All options, and the new commands.
 pub(crate) const TEXT: &str = "\

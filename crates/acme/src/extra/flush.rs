@@ -1,4 +1,4 @@
-//! `ib_acme flush`: has a service forget what it has learned, all or of some destinations.
+//! `ib_acme flush`: makes a service invalidate its cache, entirely or for some destinations.
 
 use std::io::Write;
 
@@ -24,7 +24,7 @@ pub(super) struct FlushArgs {
     format: Format,
 }
 
-/// Runs it.
+/// Runs the command.
 pub(super) fn run(args: &FlushArgs, out: &mut dyn Write) -> Result<()> {
     let addresses = match &args.destination {
         None => vec![None],

@@ -14,10 +14,10 @@ use rdmux_wire::acm::client::Query;
 use crate::services::Service;
 use crate::session::{Reply, Session};
 
-/// The words that are commands, as the first of the command line.
+/// The first words of the command line that are commands.
 const WORDS: [&str; 3] = ["watch", "flush", "top"];
 
-/// The exit status when something failed.
+/// The exit status after a failure.
 const FAILED: u8 = 1;
 
 #[derive(Parser)]
@@ -52,7 +52,7 @@ struct Common {
 }
 
 impl Common {
-    /// The service.
+    /// Returns the service.
     fn found(&self) -> Result<Service> {
         match &self.service {
             Some(word) => Ok(Service::of_word(word)),
@@ -60,7 +60,7 @@ impl Common {
         }
     }
 
-    /// The service, to be asked.
+    /// Opens a session with the service.
     fn session(&self) -> Result<Session> {
         let service = self.found()?;
         Session::open(&service).map_err(|unreachable| {
@@ -70,15 +70,15 @@ impl Common {
     }
 }
 
-/// Whether these arguments begin with a command of these.
+/// Returns whether these arguments begin with one of these commands.
 pub(crate) fn is_command(args: &[OsString]) -> bool {
     args.first().is_some_and(|first| WORDS.iter().any(|word| first == word))
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
-/// When it cannot be printed.
+/// When its output cannot be written.
 pub(crate) fn run(args: &[OsString], out: &mut dyn Write) -> io::Result<u8> {
     let name = OsString::from("ib_acme");
     let cli = match Cli::try_parse_from([&name].into_iter().chain(args)) {
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &[OsString], out: &mut dyn Write) -> io::Result<u8> {
     }
 }
 
-/// Asks what only rdmux's service knows: one of rdma-core closes the connection.
+/// Sends a query that only rdmux's service knows: that of rdma-core closes the connection.
 fn ask(session: &Session, query: Query) -> Result<Reply> {
     session.ask(query).map_err(|failure| {
         let name = session.name();

@@ -1,4 +1,4 @@
-//! `ib_acme top`: what a service has cached and shares with the programs of its host.
+//! `ib_acme top`: the cache entries that a service shares with the programs of its host.
 
 use std::io::Write;
 
@@ -25,7 +25,7 @@ pub(super) struct TopArgs {
     all: bool,
 }
 
-/// An entry, as it is shown.
+/// An entry, as displayed.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Row {
     destination: String,
@@ -36,7 +36,7 @@ struct Row {
     sl: u8,
     mtu: u8,
     rate: u8,
-    /// Until it expires; none if it does not.
+    /// The time until it expires; none if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<u64>,
 }
@@ -59,7 +59,7 @@ impl Row {
     }
 }
 
-/// Runs it.
+/// Runs the command.
 pub(super) fn run(args: &TopArgs, out: &mut dyn Write) -> Result<()> {
     let service = args.common.found()?;
     let name = service.name();
@@ -87,8 +87,8 @@ pub(super) fn run(args: &TopArgs, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// What was confirmed last is at the top; by name, what was loaded for ever. A path that is shared both with its source and
-/// without one is one row.
+/// Sorts rows: the most recently confirmed first, then entries from files by name. A path that is shared both with and
+/// without its source is one row.
 fn rank(rows: &mut Vec<Row>) {
     rows.sort_by(|a, b| {
         let (a, b) =

@@ -1,4 +1,4 @@
-//! `ib_acme watch`: counters, and how they grow.
+//! `ib_acme watch`: counters, and their growth.
 
 use std::io::{self, Write};
 use std::thread;
@@ -36,7 +36,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "seconds are a number from 0 to 86400".to_owned())
 }
 
-/// Runs it, until it is interrupted or has looked often enough.
+/// Runs the command until it is interrupted or the count is reached.
 pub(super) fn run(args: &WatchArgs, out: &mut dyn Write) -> Result<()> {
     let session = args.common.session()?;
     let mut before: Option<(Instant, Vec<(String, u64)>)> = None;
@@ -60,7 +60,7 @@ pub(super) fn run(args: &WatchArgs, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Names and values.
+/// Reads names and values.
 fn look(session: &Session, args: &WatchArgs) -> Result<Vec<(String, u64)>> {
     if args.all {
         return match ask(session, Query::Statistics)? {
@@ -73,18 +73,18 @@ fn look(session: &Session, args: &WatchArgs) -> Result<Vec<(String, u64)>> {
     let subject = args.endpoint.map_or(Subject::Service, Subject::Index);
     let values =
         perf::counters(session, subject).map_err(|why| anyhow!("{}: {why}", session.name()))?;
-    // The column's width is that of its name.
+    // The width of a column is that of its name.
     let names = COUNTERS.iter().map(|name| name.trim_end_matches(" Count").to_owned());
     Ok(names.zip(values).collect())
 }
 
-/// A service that was started anew counts from 0 again.
+/// Returns the growth of each counter. A restarted service counts from 0 again.
 fn grown(before: &[(String, u64)], now: &[(String, u64)]) -> Vec<u64> {
     let old = |name: &str| before.iter().find(|(n, _)| n == name).map_or(0, |(_, value)| *value);
     now.iter().map(|(name, value)| value.checked_sub(old(name)).unwrap_or(*value)).collect()
 }
 
-/// A row: at first what there is, later what has come.
+/// Prints a row: first the current values, later their growth.
 fn print(
     out: &mut dyn Write,
     now: &[(String, u64)],
@@ -113,7 +113,7 @@ fn key(name: &str) -> String {
     name.to_lowercase().replace(' ', "_")
 }
 
-/// A line of JSON for each look.
+/// Prints a line of JSON for each reading.
 fn print_json(
     out: &mut dyn Write,
     session: &Session,

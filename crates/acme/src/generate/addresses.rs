@@ -1,5 +1,5 @@
-//! `ibacm_addr.cfg`: the host's name for the first port that is active, the name with a number for each port, as ib_acme of
-//! rdma-core writes them, and the IP addresses of each.
+//! `ibacm_addr.cfg`: the host's name for the first active port, the name with a number for each port, as in ib_acme of
+//! rdma-core, and the IP addresses of each port.
 
 use std::net::IpAddr;
 
@@ -9,13 +9,13 @@ use rdmux_wire::acm::Address;
 
 use super::ports::Port;
 
-/// The text of the file.
+/// Returns the text of the file.
 ///
 /// # Errors
 /// When the host's name is too long to be a name in ACM.
 pub(super) fn text(ports: &[Port], host: &str) -> Result<String> {
     let mut all = Vec::new();
-    // The first port, if the subnet manager has not set any up yet: the host needs a name by then.
+    // Falls back to the first port, if the subnet manager has not activated any yet: the host needs a name by then.
     if let Some(first) = ports.iter().find(|port| port.is_active).or(ports.first()) {
         all.push(assignment(name(host)?, first));
     }
@@ -41,10 +41,10 @@ fn assignment(address: Address, port: &Port) -> Assignment {
     Assignment { address, device: device.clone(), port: *number, pkey: PkeyChoice::First }
 }
 
-/// Every host has the others: they name nobody.
+/// Returns whether an address identifies one host.
 fn is_of_one_host(ip: &IpAddr) -> bool {
     match ip {
-        // Virtual hosts have addresses of 127/8 of their own; the first is everybody's.
+        // Virtual hosts have private addresses in 127/8; the first one exists on every host.
         IpAddr::V4(ip) => {
             !ip.is_unspecified() && !ip.is_link_local() && *ip != std::net::Ipv4Addr::LOCALHOST
         }

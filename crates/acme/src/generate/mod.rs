@@ -1,8 +1,8 @@
-//! `-A` and `-O`: the files that a service reads at its start, for this host and its subnet.
+//! `-A` and `-O`: writes the files that a service reads at its start, for this host and its subnet.
 //!
-//! - [`ports`]: what the host has
+//! - [`ports`]: the host's ports
 //! - [`addresses`]: names and addresses of its endpoints
-//! - [`options`]: options for a subnet of the size that it is on
+//! - [`options`]: options for the size of the subnet
 
 mod addresses;
 mod options;
@@ -18,19 +18,19 @@ use crate::errno;
 use crate::screen::Screen;
 use crate::services;
 
-/// What this returns when something went wrong.
+/// The return value after a failure.
 const FAILED: i32 = -1;
 
-/// What messages call the address file.
+/// The name of the address file in messages.
 const ADDRESSES: &str = "address configuration";
 
-/// Files that anybody may read and their owner may write.
+/// The mode of the files: anybody may read them, and their owner may write.
 const MODE: u32 = 0o644;
 
-/// Writes the files that the command line asks for; the second only if the first was written.
+/// Writes the files that the command line requests; the second only if the first was written.
 ///
 /// # Errors
-/// When what happened cannot be printed.
+/// When the outcome cannot be printed.
 pub(crate) fn files(options: &Options, screen: &mut Screen<'_>) -> io::Result<i32> {
     if options.addresses.is_none() && options.options.is_none() {
         return Ok(0);
@@ -55,7 +55,7 @@ pub(crate) fn files(options: &Options, screen: &mut Screen<'_>) -> io::Result<i3
     }
     if let Some(file) = &options.options {
         let file = Target::new(&directory, file.as_ref(), "ibacm_opts.cfg", "option configuration");
-        // Without a device there is no subnet, and options are for none in particular.
+        // Without a device there is no subnet, and the options are for no particular size.
         let text =
             || Ok(options::text(ports::of_host(host).ok().and_then(|p| ports::subnet_size(&p))));
         if !file.write(options.verbose, text, screen)? {
@@ -65,11 +65,11 @@ pub(crate) fn files(options: &Options, screen: &mut Screen<'_>) -> io::Result<i3
     Ok(0)
 }
 
-/// A file that is to be written.
+/// A file to write.
 struct Target {
     directory: PathBuf,
     path: PathBuf,
-    /// What messages call it.
+    /// Its name in messages.
     what: &'static str,
 }
 
@@ -79,7 +79,7 @@ impl Target {
         Self { directory: directory.to_owned(), path: directory.join(name), what }
     }
 
-    /// Writes it, and says so or why not. Whether it was written.
+    /// Writes it, and prints the outcome. Returns whether it was written.
     fn write(
         &self,
         is_verbose: bool,
@@ -117,10 +117,11 @@ impl Target {
     }
 }
 
-/// A service that reads it meanwhile sees the old file or the new one. A symbolic link of that name is replaced, not followed.
+/// Replaces a file atomically: a service that reads it meanwhile sees the old file or the new one. A symbolic link of that
+/// name is replaced, not followed.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Its errors name the temporary file, and have their number in the text only.
+    // Its errors name the temporary file, and contain their number only in the text.
     let plain = |e: io::Error| {
         let text = e.to_string();
         let number = text.split_once("(os error ").and_then(|(_, rest)| rest.split(')').next());

@@ -2,8 +2,8 @@
 
 use rdmux_acm_files::options::{Options, write};
 
-/// The text of the file, for a subnet of so many endpoints if that is known. The address file that goes with it has IP
-/// addresses.
+/// Returns the text of the file, for a subnet of this many endpoints if that is known. The matching address file
+/// contains IP addresses.
 pub(super) fn text(endpoints: Option<usize>) -> String {
     let fitted = |endpoints| Options::fitted(u32::try_from(endpoints).unwrap_or(u32::MAX));
     let options = endpoints.map_or_else(Options::default, fitted);

@@ -1,4 +1,4 @@
-//! The ports that a host has, by its devices.
+//! The host's ports, from its devices.
 
 use std::net::IpAddr;
 
@@ -7,22 +7,22 @@ use rdmux::umad::Port as Umad;
 use rdmux::{Context, PortState};
 use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 
-/// A port, as far as files tell of it.
+/// A port, as needed for the files.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
     /// The device's name.
     pub(super) device: String,
-    /// From 1.
+    /// The number, from 1.
     pub(super) number: u8,
-    /// Whether data passes.
+    /// Whether the port is active.
     pub(super) is_active: bool,
-    /// The IP addresses that lead to it.
+    /// The IP addresses of the port.
     pub(super) addresses: Vec<IpAddr>,
     context: Option<Context>,
 }
 
 impl Port {
-    /// A port of no device, for tests.
+    /// Returns a port without a device, for tests.
     #[cfg(test)]
     pub(super) fn new(device: &str, number: u8, is_active: bool, addresses: &[&str]) -> Self {
         let addresses = addresses.iter().map(|ip| ip.parse().expect("an address")).collect();
@@ -35,10 +35,10 @@ fn name_of(host: Option<&str>) -> Result<HostName> {
     Ok(name.map_or_else(HostName::of_environment, HostName::new)?)
 }
 
-/// The name that a host has in the network: a virtual one's is its own, otherwise the system's counts.
+/// Returns the name of a host in the network: that of the virtual host, otherwise the machine's.
 ///
 /// # Errors
-/// When the name is none.
+/// When the name is invalid.
 pub(super) fn host_name(host: Option<&str>) -> Result<String> {
     let name = name_of(host)?;
     let system = rustix::system::uname();
@@ -49,10 +49,10 @@ pub(super) fn host_name(host: Option<&str>) -> Result<String> {
     })
 }
 
-/// The ports of the devices that this process sees (`$RDMUX_DEVICE`; all, if it does not say).
+/// Returns the ports of the devices that this process sees (`$RDMUX_DEVICE`; by default all).
 ///
 /// # Errors
-/// When the host cannot be asked, or has no device.
+/// When the host cannot be reached, or has no device.
 pub(super) fn of_host(host: Option<&str>) -> Result<Vec<Port>> {
     let name = name_of(host)?;
     let choice = match std::env::var_os(DeviceChoice::VARIABLE).filter(|word| !word.is_empty()) {
@@ -80,8 +80,8 @@ pub(super) fn of_host(host: Option<&str>) -> Result<Vec<Port>> {
     Ok(ports)
 }
 
-/// How many ports of adapters the largest subnet has that one of these is on; none if none is on an InfiniBand subnet that
-/// can be asked.
+/// Returns the number of adapter ports in the largest subnet of these ports; none if no port is on an InfiniBand subnet
+/// that can be queried.
 pub(super) fn subnet_size(ports: &[Port]) -> Option<usize> {
     let size = |port: &Port| {
         let umad = Umad::open(port.context.as_ref()?, port.number).ok()?;

@@ -1,4 +1,4 @@
-//! Lines and exit statuses, as ib_acme of rdma-core 44 has them: what it printed to the same answers is copied here.
+//! Output and exit statuses as in ib_acme of rdma-core 44, whose output for the same answers is copied here.
 
 use std::net::Ipv4Addr;
 
@@ -32,7 +32,7 @@ const ROW: &str = "SVC,1,22,333,4444,55555,666666,9223372036854775809\n";
 const OK: &str = "return status 0x0\n";
 const BAD: &str = "return status 0xffffffff\n";
 
-/// One destination's part, with the source that the service chose.
+/// Returns one destination's part of the output, with the source that the service chose.
 fn chosen(destination: &str) -> String {
     format!("Destination: {destination}\nSource: 10.0.0.1\n{PATH}\n")
 }
@@ -144,7 +144,7 @@ fn status_is_that_of_the_last_destination() {
     let service = Scripted::well();
     assert_eq!(run(&service, "-S SVC -f i -d 10.0.0.[256,1]").0, 0);
     assert_eq!(run(&service, "-S SVC -f i -d 10.0.0.[1,256] -P").0, 255);
-    // A document has all of them.
+    // A document contains all of them.
     assert_eq!(run(&service, "--json -S SVC -f i -d 10.0.0.[256,1]").0, 255);
 }
 
@@ -188,7 +188,7 @@ fn endpoints_of_all_ports() {
     assert_eq!(run(&Scripted::failing(Status::INVALID), "-S SVC -e"), (0, OK.to_owned()));
 }
 
-/// The first device has one port, the second has two, of which only the second one has an endpoint.
+/// The first device has one port. The second has two, of which only the second has an endpoint.
 #[test]
 fn endpoints_of_a_device_with_more_ports_than_the_first_are_listed() {
     let service = Scripted::new(|request| {
@@ -213,7 +213,7 @@ fn service_that_is_not_there_is_an_errno_and_the_last_one_counts() {
     let gone = "SVC-gone,unable to contact service: No such file or directory\n";
     let expected = (2, format!("{gone}return status 0x2\n"));
     assert_eq!(run(&service, "-S SVC-gone -P"), expected);
-    // SVC1 and SVC are not the same word, so the list is of paths that are links.
+    // SVC1 and SVC are different words, so the list has paths that are links.
     let path = service.path();
     std::os::unix::fs::symlink(path, path.with_file_name("svc7")).unwrap();
     let (status, said) = run(&service, "-S SVC[6-7] -P");

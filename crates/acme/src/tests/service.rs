@@ -1,4 +1,4 @@
-//! A service that answers as a test has it.
+//! A scripted service.
 
 use std::io::{Read as _, Write as _};
 use std::net::Ipv4Addr;
@@ -17,10 +17,10 @@ use rdmux_wire::layout::Text;
 use rdmux_wire::sa::{PathRecord, Rate, Selector};
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 
-/// The bytes of an answer; none closes the connection.
+/// Returns the bytes of an answer; none closes the connection.
 type Script = dyn Fn(&Request) -> Option<Vec<u8>> + Send + Sync;
 
-/// A service with a socket of its own. Its threads end with their connections, and the last one with the process.
+/// A service with a private socket. Its threads end with their connections, and the last one with the process.
 pub(super) struct Scripted {
     path: PathBuf,
     asked: Arc<Mutex<Vec<Query>>>,
@@ -28,12 +28,12 @@ pub(super) struct Scripted {
 }
 
 impl Scripted {
-    /// A service that answers all questions well.
+    /// Starts a service that answers all queries successfully.
     pub(super) fn well() -> Self {
         Self::new(|request| Some(bytes(request, answer(&request.query))))
     }
 
-    /// A service that says of all that it failed.
+    /// Starts a service that answers all queries with this failure.
     pub(super) fn failing(status: Status) -> Self {
         Self::new(move |request| Some(failed(request, status)))
     }
@@ -59,7 +59,7 @@ impl Scripted {
         &self.path
     }
 
-    /// What was asked until now.
+    /// Returns the queries received so far.
     pub(super) fn asked(&self) -> Vec<Query> {
         self.asked.lock().unwrap().clone()
     }
@@ -89,7 +89,7 @@ fn serve(mut stream: UnixStream, script: &Script, log: &Mutex<Vec<Query>>) {
     }
 }
 
-/// The path of every answer.
+/// Returns the path in every answer.
 pub(super) fn path() -> PathRecord {
     let gid = |last| Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
     PathRecord {
@@ -114,7 +114,7 @@ pub(super) fn path() -> PathRecord {
     }
 }
 
-/// A good answer. There are two endpoints, of two ports each.
+/// Returns a successful answer. There are two endpoints, of two ports each.
 pub(super) fn answer(query: &Query) -> Answer<'static> {
     const FIELDS: &[[u8; 64]] = &[field(b"hosta"), field(b"10.0.0.1")];
     static STATISTICS: std::sync::OnceLock<[[u8; rdmux_wire::acm::client::STATISTIC_LEN]; 2]> =
@@ -161,7 +161,7 @@ const fn field(text: &[u8]) -> [u8; 64] {
     field
 }
 
-/// An answer as it goes over the socket.
+/// Encodes an answer for the socket.
 pub(super) fn bytes(request: &Request, answer: Answer<'_>) -> Vec<u8> {
     let reply = Reply { tid: request.tid, answer };
     let mut bytes = vec![0; reply.wire_len()];
@@ -169,7 +169,7 @@ pub(super) fn bytes(request: &Request, answer: Answer<'_>) -> Vec<u8> {
     bytes
 }
 
-/// The answer that something failed.
+/// Encodes an answer that reports a failure.
 pub(super) fn failed(request: &Request, status: Status) -> Vec<u8> {
     let op = match request.query {
         Query::Counters(_) => Op::PERF_QUERY,
