@@ -1,5 +1,5 @@
-//! Processes of this same program that play a part: started with a hidden subcommand, asked and
-//! answering by one JSON document a line over their standard input and output.
+//! Child processes of this program: each is started with a hidden subcommand, and exchanges one JSON document per
+//! line over its standard input and output.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A process that plays a part. It is ended when this is dropped.
+/// A child process of this program. It is killed when this is dropped.
 pub struct Child {
     process: Process,
     /// None once it was told to end.
@@ -25,7 +25,7 @@ impl Child {
         Self::spawn_with(name, args, &[])
     }
 
-    /// As [`spawn`](Self::spawn), with these variables in its environment.
+    /// Starts this program as [`spawn`](Self::spawn) does, with these variables in its environment.
     pub fn spawn_with(
         name: impl Into<String>,
         args: &[&str],
@@ -45,19 +45,19 @@ impl Child {
         Ok(Self { process, requests, replies, name })
     }
 
-    /// Its number.
+    /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Kills it, without a word, and waits until it is dead.
+    /// Kills it and waits until it is dead.
     pub fn kill(&mut self) -> Result<()> {
         self.process.kill()?;
         self.process.wait()?;
         Ok(())
     }
 
-    /// Asks nothing more, so that it ends by itself, and waits until it has.
+    /// Closes its input, so that it ends by itself, and waits until it has.
     pub fn end(&mut self) -> Result<()> {
         self.requests = None;
         let status = self.process.wait()?;
@@ -95,13 +95,13 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // The process may have ended by itself; then there is nothing to do and nothing to say.
+        // The process may have ended by itself; then there is nothing to do or report.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Where execvp(3) finds a program.
+/// Returns the path at which execvp(3) finds a program.
 pub fn find_program(program: &OsStr) -> Option<PathBuf> {
     if program.as_encoded_bytes().contains(&b'/') {
         return Some(program.into());
@@ -110,17 +110,17 @@ pub fn find_program(program: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|p| p.is_file())
 }
 
-/// An answer on the line.
+/// An answer as encoded on a line.
 #[derive(serde::Serialize, serde::Deserialize)]
 enum Answer<A> {
-    /// It went well.
+    /// The request succeeded.
     Ok(A),
-    /// It did not, and why.
+    /// The request failed, for this reason.
     Failed(String),
 }
 
-/// The other end: reads requests from standard input until it closes, answers each through
-/// `handle`, which may answer early and go on by [`Reply::send`].
+/// Serves as the child: reads requests from standard input until it closes, and answers each through `handle`, which
+/// may answer early by [`Reply::send`] and continue.
 pub fn serve<Q, A>(mut handle: impl FnMut(Q, &mut Reply<A>) -> Result<A>) -> Result<()>
 where
     Q: DeserializeOwned,
@@ -138,13 +138,13 @@ where
     Ok(())
 }
 
-/// Where answers go.
+/// The output for answers.
 pub struct Reply<A> {
     marker: std::marker::PhantomData<A>,
 }
 
 impl<A: Serialize> Reply<A> {
-    /// Answers before the work is done: "I am listening".
+    /// Sends an answer before the work is done, such as "I am listening".
     pub fn send(&mut self, answer: A) -> Result<()> {
         self.line(&Answer::Ok(answer))
     }

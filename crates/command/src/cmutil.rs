@@ -1,4 +1,4 @@
-//! What commands that connect by hand share: addresses, and waiting for the right event.
+//! Helpers for commands that use the connection manager directly: addresses, and waiting for events.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::os::fd::AsFd as _;
@@ -10,10 +10,10 @@ use rdmux::{Completion, Cq, EMPTY, ok};
 use rdmux_host::{Registry, RuntimeDir};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How long address and route may take to resolve; what rping and its like wait.
+/// The timeout of address and route resolution, as in rping and similar programs.
 pub const RESOLVE: Duration = Duration::from_secs(2);
 
-/// The socket address of a name, of a virtual host or of any other, or an address.
+/// Returns the socket address of a name, of a virtual host or any other, or of an address.
 pub fn address(name: &str, port: u16) -> Result<SocketAddr> {
     let virtual_host =
         RuntimeDir::of_environment().ok().and_then(|dir| Registry::look_up(&dir, name));
@@ -26,7 +26,7 @@ pub fn address(name: &str, port: u16) -> Result<SocketAddr> {
     all.next().with_context(|| format!("{name:?} has no address"))
 }
 
-/// Where a server binds: what it was given, or everywhere (IPv4).
+/// Returns the address to which a server binds: the given one, or the IPv4 wildcard.
 pub fn local(name: Option<&str>, port: u16) -> Result<SocketAddr> {
     match name {
         Some(name) => address(name, port),
@@ -34,7 +34,7 @@ pub fn local(name: Option<&str>, port: u16) -> Result<SocketAddr> {
     }
 }
 
-/// Waits for an event of this kind; any other is the failure that it says.
+/// Waits for an event of this kind. Any other event is an error.
 pub fn expect(
     channel: &EventChannel,
     kind: EventKind,
@@ -61,15 +61,15 @@ pub fn resolve(
     Ok(())
 }
 
-/// What came first.
+/// A completion or an event, whichever is first.
 pub enum Notification {
-    /// A completion, and it is a success.
+    /// A successful completion.
     Completion(Completion),
     /// An event.
     Event(Event),
 }
 
-/// Waits for a completion or an event; both at once give the completion.
+/// Waits for a completion or an event. If both are available, returns the completion.
 pub fn wait(cq: &Cq, channel: &EventChannel, timeout: Duration) -> Result<Notification> {
     let deadline = Instant::now() + timeout;
     loop {

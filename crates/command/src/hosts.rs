@@ -1,4 +1,4 @@
-//! Virtual hosts for the time of a command.
+//! Virtual hosts for the duration of a command.
 
 use std::fs::{File, TryLockError};
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use rdmux_host::proto::Status;
 use rdmux_host::{ConnectOptions, HostName, RuntimeDir};
 use rdmux_runtime::file::open_private;
 
-/// Hosts that are up. Those that this started, or was to end, end when it is dropped.
+/// Running hosts. Those that this value started, or was told to end, end when it is dropped.
 pub struct Hosts {
     options: ConnectOptions,
     names: Vec<HostName>,
@@ -19,7 +19,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Starts those that are not up.
+    /// Starts the hosts that are not running.
     pub fn up(names: &[&str]) -> Result<Self> {
         let options = ConnectOptions::of_environment()?;
         let running = admin::running(&options.dir)?;
@@ -35,14 +35,15 @@ impl Hosts {
         Ok(this)
     }
 
-    /// Starts those that are not up, and ends all of them, as nobody else uses hosts of these names.
+    /// Starts the hosts that are not running. All of them end with this value, because no other command uses their
+    /// names.
     pub fn up_to_end(names: &[&str]) -> Result<Self> {
         let mut this = Self::up(names)?;
         this.started.clone_from(&this.names);
         Ok(this)
     }
 
-    /// Starts hosts that are configured by a file, under names that no other host has.
+    /// Starts hosts that are configured by a file. Other hosts must not have these names.
     pub fn up_configured(names: &[&str], config: &Path) -> Result<Self> {
         let options = ConnectOptions::of_environment()?;
         let mut this = Self { options, names: Vec::new(), started: Vec::new() };
@@ -59,12 +60,12 @@ impl Hosts {
         Ok(this)
     }
 
-    /// The state of the n-th.
+    /// Returns the state of the n-th host.
     pub fn status(&self, n: usize) -> Result<Status> {
         Ok(admin::status(&self.options.dir, &self.names[n])?)
     }
 
-    /// Whether somebody listens for connections at a port of the n-th.
+    /// Returns whether a program listens for connections at a port of the n-th host.
     pub fn has_listener(&self, n: usize, port: u16) -> Result<bool> {
         let ids = self.status(n)?.ids;
         let at = |src: Option<&str>| {
@@ -74,7 +75,7 @@ impl Hosts {
         Ok(ids.iter().any(|id| id.state == "LISTEN" && at(id.src.as_deref())))
     }
 
-    /// The address of the n-th.
+    /// Returns the address of the n-th host.
     pub fn address(&self, n: usize) -> Result<IpAddr> {
         let status = self.status(n)?;
         let row = status.gids.first();
@@ -82,11 +83,11 @@ impl Hosts {
     }
 }
 
-/// The lock that a command has until the file is dropped, as its hosts have fixed names: another one of the same kind would
-/// end them. `command` is its name.
+/// Takes a command's lock, held until the file is dropped: its hosts have fixed names, and another instance of the command
+/// would end them. `command` is its name.
 ///
 /// # Errors
-/// When another such command is running, or the lock file cannot be made.
+/// When another instance is running, or the lock file cannot be created.
 pub fn alone(command: &str) -> Result<File> {
     let dir = RuntimeDir::of_environment()?;
     let path = dir.path().join(format!("{command}.lock"));

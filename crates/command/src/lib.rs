@@ -1,5 +1,5 @@
-//! What the command `rdmux` and its parts share: printing, processes of the same program, hosts for the time of a
-//! command, connections with two paths, and where the C library is.
+//! Code that the command `rdmux` and its parts share: output, child processes of the same program, hosts for the
+//! duration of a command, connections with two paths, and the location of the C library.
 #![forbid(unsafe_code)]
 
 pub mod child;
@@ -9,7 +9,7 @@ pub mod library;
 pub mod output;
 pub mod two_paths;
 
-/// Prints a line. A reader that went away, as `head` does, ends the program without complaint.
+/// Prints a line. A reader that has closed the pipe, as `head` does, ends the program without an error.
 #[macro_export]
 macro_rules! say {
     ($($arg:tt)*) => { $crate::output::line(format_args!($($arg)*)) };

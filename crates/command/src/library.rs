@@ -1,4 +1,4 @@
-//! Where the C library is, and the folder in which programs find it.
+//! The location of the C library, and the directory in which programs find it.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use rdmux_host::HostDir;
 
-/// The shared object that is all C libraries in one.
+/// The shared object that contains all C libraries.
 const OBJECT: &str = "librdmux_capi.so";
-/// The one that redirects paths.
+/// The shared object that redirects paths.
 const VIEW: &str = "librdmux_view.so";
-/// The names by which programs ask for it: as they are linked, and for dlopen(3).
+/// The names under which programs load it: as they are linked, and for dlopen(3).
 pub const NAMES: [&str; 6] = [
     "libibverbs.so.1",
     "librdmacm.so.1",
@@ -30,7 +30,7 @@ pub struct Library {
     pub object: PathBuf,
 }
 
-/// Finds it: in `$RDMUX_LIB_DIR` if that is set; else where cargo leaves it for this program, beside
+/// Finds the library: in `$RDMUX_LIB_DIR` if that is set; otherwise where cargo builds it for this program, beside
 /// this program, or where `cargo xtask install` puts it.
 pub fn find() -> Result<Library> {
     let places = match std::env::var_os("RDMUX_LIB_DIR").filter(|v| !v.is_empty()) {
@@ -52,8 +52,8 @@ pub fn find() -> Result<Library> {
     Ok(Library { object })
 }
 
-/// `deps` comes first: cargo does not replace a copy beside the program that an earlier build of the
-/// library alone has left.
+/// Returns the directories to search. `deps` is first, because cargo does not replace a copy beside the program that
+/// an earlier build of only the library has left.
 fn places(exe: &Path) -> Vec<PathBuf> {
     let dir = exe.parent().unwrap_or(Path::new("/"));
     let installed = dir.parent().unwrap_or(Path::new("/")).join("lib/rdmux");
@@ -61,8 +61,8 @@ fn places(exe: &Path) -> Vec<PathBuf> {
 }
 
 impl Library {
-    /// The library that redirects paths, as the loader can be told of it: where its own path has a character that separates entries
-    /// of `LD_PRELOAD`, a link to it in the host's runtime directory.
+    /// Returns the library that redirects paths, under a path for the loader: if its own path has a character that separates
+    /// entries of `LD_PRELOAD`, a link to it in the host's runtime directory.
     pub fn view(&self, host: &HostDir) -> Result<PathBuf> {
         let view = self.object.with_file_name(VIEW);
         if !view.is_file() {
@@ -75,8 +75,8 @@ impl Library {
         checked(folder.join(VIEW), "LD_PRELOAD", PRELOAD_SEPARATORS)
     }
 
-    /// The folder in which it has the names that programs ask for: its own if it is installed, else one
-    /// of links in the host's runtime directory. Builds in different places do not share it, so that
+    /// Returns the directory that has the library under the names that programs load: its own if it is installed,
+    /// otherwise one with links in the host's runtime directory. Builds in different places do not share it, so that
     /// a program keeps the library that it was started with.
     pub fn folder(&self, host: &HostDir) -> Result<PathBuf> {
         if let Some(own) = self.object.parent()
@@ -89,7 +89,7 @@ impl Library {
         checked(folder, "LD_LIBRARY_PATH", PATH_SEPARATORS)
     }
 
-    /// A folder of links in the host's runtime directory, with these among them.
+    /// Creates a directory of links in the host's runtime directory, with these among them.
     fn links(&self, host: &HostDir, names: &[&str], to: &Path) -> Result<PathBuf> {
         let mut hasher = DefaultHasher::new();
         self.object.hash(&mut hasher);
@@ -103,7 +103,7 @@ impl Library {
     }
 }
 
-/// What separates the entries of the loader's lists (ld.so(8)); nothing escapes it.
+/// The separators of the loader's lists (ld.so(8)), which cannot be escaped.
 const PRELOAD_SEPARATORS: &[u8] = b" :";
 const PATH_SEPARATORS: &[u8] = b":;";
 
@@ -111,7 +111,7 @@ fn has_any(path: &Path, separators: &[u8]) -> bool {
     path.as_os_str().as_encoded_bytes().iter().any(|byte| separators.contains(byte))
 }
 
-/// A path that can be an entry of a variable of the loader's.
+/// Checks that a path can be an entry of a loader variable.
 fn checked(path: PathBuf, variable: &str, separators: &[u8]) -> Result<PathBuf> {
     if has_any(&path, separators) {
         bail!(
@@ -123,12 +123,12 @@ fn checked(path: PathBuf, variable: &str, separators: &[u8]) -> Result<PathBuf> 
     Ok(path)
 }
 
-/// Whether two paths lead to one file.
+/// Returns whether two paths refer to one file.
 fn same(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Makes a link unless it is there. Others may be making it, too: it is never absent once it was there.
+/// Creates a link unless it exists. Other processes may be creating it, too: once it exists, it is never absent.
 fn link(path: &Path, to: &Path) -> io::Result<()> {
     if fs::read_link(path).is_ok_and(|old| old == to) {
         return Ok(());

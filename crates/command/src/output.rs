@@ -1,4 +1,4 @@
-//! How commands print: tables for people, JSON for scripts, figures with units.
+//! Output of commands: tables for people, JSON for scripts, numbers with units.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
-/// A plain table: headings, rows, columns of figures to the right.
+/// A plain table with headings, rows, and right-aligned columns of numbers.
 pub struct Report {
     table: Table,
 }
 
 impl Report {
-    /// A table with these headings.
+    /// Returns a table with these headings.
     pub fn new(headings: &[&str]) -> Self {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
@@ -20,7 +20,7 @@ impl Report {
         table.set_header(headings);
         Self { table }
     }
-    /// Puts a column to the right.
+    /// Right-aligns these columns.
     pub fn right(mut self, columns: &[usize]) -> Self {
         for c in columns {
             if let Some(column) = self.table.column_mut(*c) {
@@ -46,7 +46,7 @@ pub fn line(text: std::fmt::Arguments<'_>) {
     }
 }
 
-/// Prints a line of bytes, which may be no text.
+/// Prints a line of bytes, which need not be text.
 pub fn raw_line(line: &[u8]) {
     let mut out = io::stdout().lock();
     if let Err(e) = out.write_all(line).and_then(|()| out.write_all(b"\n")) {
@@ -54,7 +54,7 @@ pub fn raw_line(line: &[u8]) {
     }
 }
 
-/// Ends the program, which cannot print. That nobody reads any more is no failure.
+/// Ends the program after an output error. A closed pipe is not a failure.
 fn stop(e: &io::Error) -> ! {
     if e.kind() == io::ErrorKind::BrokenPipe {
         std::process::exit(0);
@@ -70,7 +70,7 @@ pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A time in the unit that shows three digits or so.
+/// Formats a time in a unit that leaves about three digits.
 pub fn time(d: Duration) -> String {
     let ns = d.as_nanos();
     match ns {
@@ -81,7 +81,7 @@ pub fn time(d: Duration) -> String {
     }
 }
 
-/// A number of bytes, in binary units.
+/// Formats a number of bytes, in binary units.
 pub fn bytes(n: u64) -> String {
     const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     for (name, shift) in UNITS {
@@ -97,7 +97,7 @@ pub fn bytes(n: u64) -> String {
     format!("{n} B")
 }
 
-/// Bytes a second, in decimal units as networks are measured.
+/// Formats bytes per second, in decimal units as usual for networks.
 pub fn rate(bytes_per_second: f64) -> String {
     if bytes_per_second >= 1e9 {
         format!("{:.2} GB/s", bytes_per_second / 1e9)
@@ -106,7 +106,7 @@ pub fn rate(bytes_per_second: f64) -> String {
     }
 }
 
-/// An error and its causes on one line, none of them twice: some say their cause themselves.
+/// Formats an error and its causes on one line, without repetitions: some errors include their cause.
 pub fn text(e: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in e.chain().map(ToString::to_string) {

@@ -1,5 +1,5 @@
-//! A connection along path records that may migrate to another path, without a question to anybody: what commands that show
-//! migration share.
+//! A connection along given path records that can migrate to the alternate path, without any query. Commands that show
+//! migration share it.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use rdmux::{Context, Gid, Lid, Mtu, Pkey, Qp, QpType};
 
 use crate::cmutil::expect;
 
-/// Where a path begins or ends.
+/// An end of a path.
 pub type Place = (Gid, Lid);
 
-/// The record of a path, there and back the same way; `role` is [`PathData::PRIMARY`] or [`PathData::ALTERNATE`].
+/// Returns the record of a path, reversible; `role` is [`PathData::PRIMARY`] or [`PathData::ALTERNATE`].
 pub fn record(role: u32, [from, to]: [Place; 2]) -> PathData {
     let record = PathRecord {
         sgid: from.0,
@@ -30,16 +30,16 @@ pub fn record(role: u32, [from, to]: [Place; 2]) -> PathData {
     PathData { flags: role | PathData::BIDIRECTIONAL, record }
 }
 
-/// Both ends of a connection: the one that connected is first.
+/// Both ends of a connection, the connecting end first.
 pub struct Connected {
     /// The ids.
     pub ids: [Id; 2],
-    /// Where their events come.
+    /// The channels of their events.
     pub channels: [EventChannel; 2],
 }
 
-/// Connects a queue pair of each context along `records`, the first of which is the primary path, to a service of the second. Both
-/// ids have the options; no event may take longer than `timeout`.
+/// Connects a queue pair of each context along `records`, the first of which is the primary path, to a service of the second
+/// context. Both ids have these options, and each event may take at most `timeout`.
 ///
 /// # Errors
 /// When a step fails.
