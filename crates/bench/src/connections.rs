@@ -1,4 +1,4 @@
-//! Connections in number: how fast they come up, and what they cost.
+//! Many connections: their rate, and their cost.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -13,21 +13,21 @@ use rdmux_command::cmutil::RESOLVE;
 /// How long a side waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What connections of one process share.
+/// The objects that connections of one process share.
 pub(super) struct Connector {
     channel: EventChannel,
     pd: Pd,
     cq: Cq,
 }
 
-/// A connection, up or coming up.
+/// A connection, established or in progress.
 pub(super) struct Node {
     id: Id,
     qp: Option<Qp>,
 }
 
 impl Connector {
-    /// Of this device.
+    /// Returns a connector on this device.
     pub(super) fn new(context: &Context) -> Result<Self> {
         let (channel, pd, cq) = (EventChannel::new(context)?, context.pd(), context.cq(4096)?);
         Ok(Self { channel, pd, cq })
@@ -43,8 +43,8 @@ impl Connector {
         ConnParam { retry_count: 7, rnr_retry_count: 7, ..ConnParam::default() }
     }
 
-    /// Connects `count` times, at most `at_once` at a time; from the first call to the last
-    /// connection: connections a second.
+    /// Connects `count` times, at most `at_once` at a time. Returns connections per second, from the first call to
+    /// the last connection.
     pub(super) fn connect(
         &self,
         to: SocketAddr,
@@ -55,7 +55,7 @@ impl Connector {
         self.connect_along(&to, count, at_once)
     }
 
-    /// The same, along the paths of what a resolver has found, if it has some.
+    /// Connects as [`connect`](Self::connect) does, along the paths of a resolver's answer, if it has some.
     pub(super) fn connect_along(
         &self,
         to: &Answer,
@@ -84,9 +84,9 @@ impl Connector {
         Ok((nodes, count as f64 / start.elapsed().as_secs_f64()))
     }
 
-    /// Takes a connection one step on; whether it is up now.
+    /// Advances a connection by one event. Returns whether it is established now.
     fn follow(&self, nodes: &mut [Node], event: Event, private_data: &[u8]) -> Result<bool> {
-        // The newest are most likely meant.
+        // The event is most likely of one of the newest.
         let Some(node) = nodes.iter_mut().rev().find(|n| event.is_for(&n.id)) else {
             return Ok(false);
         };
@@ -105,7 +105,7 @@ impl Connector {
         Ok(false)
     }
 
-    /// Ends connections and waits until the peer has answered for all.
+    /// Ends connections and waits until the peer has answered all disconnects.
     pub(super) fn disconnect(&self, nodes: Vec<Node>) -> Result<()> {
         for node in &nodes {
             node.id.disconnect()?;
@@ -120,7 +120,7 @@ impl Connector {
         Ok(())
     }
 
-    /// The other side: accepts `count` connections, and is over when all of them have ended.
+    /// Runs the passive side: accepts `count` connections, and returns when all of them have ended.
     pub(super) fn accept(
         &self,
         at: IpAddr,

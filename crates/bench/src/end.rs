@@ -1,29 +1,29 @@
-//! What is measured on a connection, whatever its transport: both sides.
+//! Both ends of a measured connection, for any transport.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use rdmux::{Completion, Cq, EMPTY, Mr, Qp, SendWr, Srq, ok};
 
-/// Bytes of a ping-pong message.
+/// The size of a ping-pong message in bytes.
 pub(super) const PING: u16 = 64;
-/// One send in so many gives a completion.
+/// One of this many sends is signaled.
 const SIGNAL_EVERY: u32 = 64;
 /// How long a side waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One side: where it sends and where it receives.
+/// One end of a connection: its queue pair, completion queues and memory.
 pub(super) struct End {
     pub(super) qp: Qp,
     pub(super) send_cq: Cq,
     pub(super) recv_cq: Cq,
-    /// Where receives are posted, if not to the queue pair.
+    /// The queue for receives, if it is not the queue pair's own.
     pub(super) srq: Option<Srq>,
     /// The peer's shared receive queue, which XRC names in each request.
     pub(super) to: u32,
-    /// Where messages come from and where they arrive, over each other.
+    /// The memory that messages are sent from and received into, overlapping.
     pub(super) memory: Mr,
-    /// The longest message.
+    /// The length of the longest message.
     pub(super) longest: usize,
 }
 
@@ -36,15 +36,15 @@ impl End {
         }?)
     }
 
-    /// Sends messages of `size` bytes `count` times and waits for the last acknowledgement: seconds. Half of `depth`
-    /// is posted at a time. The other side runs [`sink`](Self::sink).
+    /// Sends `count` messages of `size` bytes and waits for the last acknowledgment. Returns the seconds. Posts half
+    /// of `depth` at a time. The other side runs [`sink`](Self::sink).
     pub(super) fn send_all(&self, size: usize, count: u32, depth: u32) -> Result<f64> {
         let piece = [self.memory.slice(..size)];
         self.post_all(SendWr::send(0).sges(&piece), count, depth)
     }
 
-    /// Posts `wr` `count` times, half of `depth` at a time, of which the last gives a completion, and waits for
-    /// the last of all: seconds.
+    /// Posts `wr` `count` times, half of `depth` at a time, of which the last is signaled, and waits for the last
+    /// completion. Returns the seconds.
     pub(super) fn post_all(&self, wr: SendWr<'_>, count: u32, depth: u32) -> Result<f64> {
         let mut half = vec![wr.srq(self.to); depth as usize / 2];
         if let Some(last) = half.last_mut() {
@@ -64,7 +64,7 @@ impl End {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Takes `count` messages, and posts a receive for each.
+    /// Receives `count` messages, and posts a receive for each.
     pub(super) fn sink(&self, count: u32) -> Result<()> {
         let mut batch = [EMPTY; 32];
         let mut left = count as usize;
@@ -79,26 +79,26 @@ impl End {
         Ok(())
     }
 
-    /// Sends a message, which ends [`wait_message`](Self::wait_message).
+    /// Sends a message, for which the peer waits in [`wait_message`](Self::wait_message).
     pub(super) fn send(&self) -> Result<()> {
         let wr = SendWr::send(0).srq(self.to);
         self.qp.post_send(&wr.inline(&[b"end"]).signaled())?;
         self.one(&self.send_cq).map(drop)
     }
 
-    /// Sleeps until a message comes.
+    /// Sleeps until a message arrives.
     pub(super) fn wait_message(&self) -> Result<()> {
         self.recv_cq.wait_one(Some(TIMEOUT))?;
         self.post_receive()
     }
 
-    /// Polls until a message comes.
+    /// Busy-polls until a message arrives.
     fn poll_message(&self) -> Result<()> {
         self.one(&self.recv_cq)?;
         self.post_receive()
     }
 
-    /// Exchanges `count` messages of 64 bytes, polling: seconds one way.
+    /// Exchanges `count` messages of 64 bytes, busy-polling. Returns the seconds one way.
     pub(super) fn ping(&self, count: u32) -> Result<f64> {
         let start = Instant::now();
         for n in 1..=count {
@@ -110,7 +110,7 @@ impl End {
         Ok(time / f64::from(count) / 2.0)
     }
 
-    /// The other side of [`ping`](Self::ping).
+    /// Runs the other side of [`ping`](Self::ping).
     pub(super) fn echo(&self, count: u32) -> Result<()> {
         for n in 1..=count {
             self.poll_message()?;
@@ -119,8 +119,8 @@ impl End {
         self.end_pings(count)
     }
 
-    /// Sends the n-th message. One in so many gives a completion, which is taken before the next such
-    /// one: it is there by then.
+    /// Sends the n-th message. Some are signaled, and their completion is taken before the next such one: it has
+    /// arrived by then.
     fn send_ping(&self, n: u32) -> Result<()> {
         let wr = SendWr::send(0).srq(self.to).inline(&[&[0x5a; PING as usize]]);
         if !n.is_multiple_of(SIGNAL_EVERY) {
@@ -132,7 +132,7 @@ impl End {
         Ok(self.qp.post_send(&wr.signaled())?)
     }
 
-    /// Takes the completion that is left.
+    /// Takes the last completion.
     fn end_pings(&self, count: u32) -> Result<()> {
         if count >= SIGNAL_EVERY {
             self.one(&self.send_cq)?;
@@ -144,7 +144,7 @@ impl End {
         Ok(ok(Self::poll(cq, &mut [EMPTY], Instant::now())?[0])?)
     }
 
-    /// Polls until there is something.
+    /// Busy-polls until there are completions.
     fn poll<'b>(cq: &Cq, batch: &'b mut [Completion], start: Instant) -> Result<&'b [Completion]> {
         let mut turns = 0_u32;
         loop {

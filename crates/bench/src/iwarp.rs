@@ -1,4 +1,4 @@
-//! iWARP: what a queue pair makes of a TCP stream, beside the stream itself.
+//! iWARP: the throughput of queue pairs over TCP streams, compared with a TCP stream.
 
 use std::io::Write as _;
 use std::net::IpAddr;
@@ -15,19 +15,19 @@ use super::stats::{Figure, Goal, Unit};
 use rdmux_command::child::Child;
 use rdmux_command::hosts::Hosts;
 
-/// What one TCP stream of the same run is called.
+/// The name of the reference, one TCP stream of the same run.
 const STREAM: &str = "one TCP stream";
-/// Connections of one round, one after another.
+/// The number of connections of one round, one after another.
 const CONNECTIONS: u32 = 32;
 
-/// What is moved.
+/// The operation to measure.
 #[derive(Clone, Copy)]
 enum Work {
     Write,
     Read,
 }
 
-/// Two hosts, and a process on the other one.
+/// Two hosts, and a process on the second one.
 struct Pair {
     context: Context,
     remote: Child,
@@ -53,7 +53,7 @@ impl Pair {
 }
 
 impl Bench {
-    /// All figures of iWARP.
+    /// Measures all figures of iWARP.
     pub(super) fn iwarp(&mut self) -> Result<Vec<Figure>> {
         let mut figures = Vec::new();
         let mut pair = Pair::new("bench-a", "bench-b", self.hosts.address(1)?, None)?;
@@ -84,7 +84,7 @@ impl Bench {
         Ok(figures)
     }
 
-    /// Until the other side has all of it, and has said so, for both.
+    /// Measures bandwidth until the other side has received and confirmed everything, for both.
     fn stream_bandwidth(
         &mut self,
         pair: &mut Pair,
@@ -150,8 +150,8 @@ impl Bench {
         Ok(figure.beside("TCP ping-pong, polling", &tcp).with_goal(Goal::AtMost(1.3)))
     }
 
-    /// A connection in peer-to-peer mode beside one without: a ready-to-receive frame more, which the side that
-    /// connects sends and does not wait for.
+    /// Compares a connection in peer-to-peer mode with one without. The connecting side sends an additional ready-to-receive frame and does
+    /// not wait for it.
     fn peer_to_peer(&mut self, pair: &mut Pair) -> Result<Figure> {
         const NAME: &str = "iWARP connection, peer-to-peer";
         let pair = std::cell::RefCell::new(pair);

@@ -1,4 +1,4 @@
-//! `rdmux bench`: each figure beside its peer, measured in the same run.
+//! `rdmux bench`: measures each figure and its reference in the same run.
 #![forbid(unsafe_code)]
 
 mod connections;
@@ -90,7 +90,7 @@ enum Subject {
 }
 
 impl BenchArgs {
-    /// What `--only` names, or all.
+    /// Returns the subjects that `--only` names, or all.
     fn chosen<T: ValueEnum + PartialEq>(&self) -> Result<Vec<T>> {
         let chosen = |value: &&T| self.only.is_empty() || self.only.contains(&name(*value));
         if let Some(unknown) = self.only.iter().find(|o| !list::<T>().contains(o)) {
@@ -112,7 +112,7 @@ fn list<T: ValueEnum>() -> Vec<String> {
     T::value_variants().iter().map(name).collect()
 }
 
-/// What `--only` may say.
+/// Returns the values of `--only`.
 fn names() -> String {
     let (subjects, rows) = (list::<Subject>().join(", "), list::<peers::Row>().join(", "));
     format!("Only these: of {subjects}; with --peers of {rows}")
@@ -125,7 +125,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         return peers::run(args);
     }
     let mut wanted = args.chosen::<Subject>()?;
-    // A failure for who names it.
+    // It fails only if it was named.
     if args.only.is_empty()
         && let Err(why) = perftest::require_all()
     {
@@ -147,13 +147,13 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     Ok(if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The other side of the bench.
+/// Runs the other side of the bench.
 pub fn part(context: &Context) -> Result<ExitCode> {
     part::run(context)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The other side of what rdmux is compared with.
+/// Runs the other side of the references.
 pub fn peer_part() -> Result<ExitCode> {
     peers::part()?;
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,5 @@
-//! A management datagram to an agent of a simulated node and back, beside a Unix-socket ping-pong of as many bytes.
+//! Round trips of a management datagram to the agent of a simulated node, compared with a Unix-socket ping-pong of
+//! the same size.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,9 +24,9 @@ use super::protocol::Ask;
 use super::run::{Bench, PINGS, done};
 use super::stats::{Figure, Goal, Unit};
 
-/// How long an answer is waited for, in milliseconds.
+/// The timeout of an answer, in milliseconds.
 const TIMEOUT_MS: u32 = 20_000;
-/// NodeInfo's number.
+/// The attribute ID of NodeInfo.
 const NODE_INFO: u16 = 0x11;
 
 impl Bench {
@@ -50,7 +51,7 @@ impl Bench {
     }
 }
 
-/// A fabric with two adapters, in a process of its own, and the management interface of one of them.
+/// A fabric with two adapters, in a separate process, and the management interface of one adapter.
 struct Fabric {
     options: ConnectOptions,
     name: FabricName,
@@ -80,7 +81,7 @@ impl Fabric {
         Ok(Self { options, name, file, agent })
     }
 
-    /// Asks the other adapter's agent for NodeInfo; seconds for there and back.
+    /// Queries NodeInfo from the other adapter's agent. Returns the seconds per round trip.
     fn ping(&self, count: u32) -> Result<f64> {
         let start = Instant::now();
         for tid in 1..=count {
@@ -128,7 +129,7 @@ impl Listening {
         Ok(Self { socket, path })
     }
 
-    /// Exchanges messages; seconds for there and back.
+    /// Exchanges messages. Returns the seconds per round trip.
     fn ping(&self, count: u32) -> Result<f64> {
         let socket = rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC)?;
         let (message, mut buf) = ([0x5a; MAD_LEN], [0; MAD_LEN]);
@@ -141,7 +142,7 @@ impl Listening {
     }
 }
 
-/// The other side of [`Listening::ping`].
+/// Runs the other side of [`Listening::ping`].
 pub(super) fn echo(path: &str, count: u32) -> Result<()> {
     let socket = seqpacket()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;

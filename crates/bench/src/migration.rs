@@ -1,8 +1,8 @@
-//! How long a connection completes nothing when its link goes down and it migrates to another one, beside the timer of its queue
-//! pair's retries.
+//! The time without completions when a connection's link goes down and it migrates to another one, compared with the retry timer
+//! of its queue pair.
 //!
-//! Two hosts with two ports each on a subnet, connected by the connection manager along the first ports, with the second ones as
-//! alternate path. One WRITE after the other; meanwhile the first port of the sender is disabled.
+//! Two hosts with two ports each are on a subnet, connected by the connection manager along the first ports, with the second
+//! ports as alternate path. The sender's first port is disabled while it posts one WRITE after the other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -22,14 +22,14 @@ use rdmux_command::two_paths::{Connected, Place, connect, record};
 use super::run::Bench;
 use super::stats::{Figure, Unit};
 
-/// How long an acknowledgement is waited for: 16.8 ms.
+/// The acknowledgment timeout: 16.8 ms.
 const TIMER: AckTimeout = AckTimeout::new(12);
-/// How often it is asked again before the path is given up.
+/// The number of retries before the path is given up.
 const RETRIES: u8 = 1;
 const SERVICE: ServiceId = ServiceId(0x1000_0000_0000_be9c);
-/// How long anything may take.
+/// The timeout of each step.
 const LIMIT: Duration = Duration::from_secs(20);
-/// How long WRITEs go on before the link goes down.
+/// How long WRITEs run before the link goes down.
 const BEFORE: Duration = Duration::from_millis(100);
 
 impl Bench {
@@ -44,7 +44,7 @@ impl Bench {
     }
 }
 
-/// A queue pair, where it completes, and memory.
+/// A queue pair, its completion queue, and memory.
 struct End {
     context: Context,
     cq: Cq,
@@ -61,7 +61,7 @@ impl End {
     }
 }
 
-/// Two ends that are connected, and ready to migrate.
+/// Two connected ends that are armed for migration.
 struct Pair {
     ends: [End; 2],
     _connection: Connected,
@@ -89,7 +89,7 @@ impl Pair {
         Ok(Self { ends, _connection: connection })
     }
 
-    /// The longest time between two completions while the link goes down.
+    /// Returns the longest time between two completions while the link goes down.
     fn gap(&self) -> Result<f64> {
         let [near, far] = &self.ends;
         let is_down = AtomicBool::new(false);
@@ -128,7 +128,7 @@ impl Pair {
     }
 }
 
-/// A host with two ports, once they are up.
+/// Returns a host with two ports, once they are up.
 fn host(fabric: &Fabric, name: &str) -> Result<Context> {
     let builder = Context::builder().embedded().fabric(fabric).fabric(fabric).host(name);
     let context = builder.device(DeviceKind::Ib).open()?;
@@ -140,7 +140,7 @@ fn host(fabric: &Fabric, name: &str) -> Result<Context> {
     Ok(context)
 }
 
-/// Where a port is.
+/// Returns the address of a port.
 fn end(context: &Context, port: u8) -> Result<Place> {
     Ok((context.gid_of_port(port, 0)?, context.query_port_number(port)?.lid))
 }

@@ -1,4 +1,4 @@
-//! Datagrams to a multicast group by its address, beside those with an address handle that is ready.
+//! Datagrams sent to a multicast group by its address, compared with those sent with an address handle.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use super::run::Bench;
 use super::stats::{Figure, Goal, Unit};
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 64, 1);
-/// Datagrams of one round, and after how many the queue is waited for.
+/// The number of datagrams of one round, and how many are sent between waits for the queue.
 const SENDS: u64 = 64_000;
 const BATCH: u64 = 32;
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The program that measures the C library.
 const PROGRAM: &str = include_str!("sendto.c");
 
-/// A member that only sends: nobody hears it, so sending is all that is measured.
+/// A member that only sends: no member receives, so that only sending is measured.
 struct Member {
     id: Id,
     qp: Qp,
@@ -31,7 +31,7 @@ struct Member {
 }
 
 impl Bench {
-    /// Seconds for a datagram of 64 bytes through the C library, by a program that is compiled for it.
+    /// Measures the seconds per datagram of 64 bytes through the C library, with a program compiled for it.
     pub(super) fn sendto(&mut self, at: IpAddr) -> Result<Figure> {
         const NAME: &str = "rdma_sendto 64 B";
         let place = tempfile::tempdir()?;
@@ -58,7 +58,7 @@ impl Bench {
         Ok(figure.beside("ibv_post_send", &by_handle).with_goal(Goal::AtMost(1.15)))
     }
 
-    /// Seconds for a datagram of 64 bytes through the Rust API.
+    /// Measures the seconds per datagram of 64 bytes through the Rust API.
     pub(super) fn multicast(&mut self, at: IpAddr) -> Result<Figure> {
         const NAME: &str = "UD SEND 64 B to a group by its address";
         let member = Member::join(&self.context, at)?;
@@ -76,7 +76,7 @@ impl Bench {
     }
 }
 
-/// The two columns of what the program prints, which are nanoseconds, in seconds.
+/// Parses the two columns of the program's output from nanoseconds to seconds.
 fn times(printed: &str) -> Result<(Vec<f64>, Vec<f64>)> {
     let columns = printed.lines().map(|line| -> Result<(f64, f64)> {
         let (address, handle) = line.split_once(' ').context("a line without two times")?;

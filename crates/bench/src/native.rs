@@ -1,5 +1,5 @@
-//! Connections by GID, along paths that are known, beside those by IP address, for each of which a neighbour is looked for and subnet
-//! administration asked: on an InfiniBand fabric of this process's own.
+//! Connections by GID along known paths, compared with those by IP address, each of which resolves a neighbor and queries subnet
+//! administration: on an InfiniBand fabric of this process.
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
@@ -14,7 +14,7 @@ use super::connections::Connector;
 use super::run::Bench;
 use super::stats::{Figure, Goal, Unit};
 
-/// Connections of one round, one at a time: a thousand of each in five rounds, which alternate.
+/// The number of connections of one round, one at a time: five alternating rounds make a thousand of each.
 const CONNECTIONS: u32 = 200;
 
 /// Two hosts on a fabric.
@@ -37,7 +37,7 @@ impl Subnet {
         Ok(Self { here: host("here")?, there: host("there")? })
     }
 
-    /// How many connections a second there are to what `found` makes of the listener.
+    /// Returns the connections per second to the answer that `found` returns for the listener.
     fn rate(&self, found: impl FnOnce(SocketAddr) -> Result<Answer>) -> Result<f64> {
         let there = self.there.clone();
         let (tell, listens) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! The other side of the bench, a process of its own.
+//! The other side of the bench, a separate process.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -14,7 +14,7 @@ use super::rc::Rc;
 use super::shared::Others;
 use rdmux_command::child::{self, Reply};
 
-/// Does what it is asked until nobody asks any more.
+/// Serves requests until its input closes.
 pub(super) fn run(context: &Context) -> Result<()> {
     let (mut rc, mut shared, mut kept) = (None, Others::default(), None);
     child::serve(|ask, reply| match ask {
@@ -107,7 +107,7 @@ fn answer(
     Ok(Answer::Done)
 }
 
-/// An address with any port.
+/// Converts an address to one with any port.
 trait IntoAddr {
     fn into_addr(self) -> SocketAddr;
 }
@@ -124,12 +124,12 @@ fn tcp(at: SocketAddr, reply: &mut Reply<Answer>) -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// Memory of the process that asks.
+/// Maps memory of the requesting process.
 fn map(file: &str) -> Result<SharedMem> {
     let file = File::options().read(true).write(true).open(file);
     let file = file.context("cannot open the memory of the other side")?;
     Ok(SharedMem::map(file.into(), LINE_WORDS)?)
 }
 
-/// One would do; this is a page.
+/// One word would do; this is a page.
 pub(super) const LINE_WORDS: usize = 512;

@@ -1,4 +1,4 @@
-//! perftest's programs on the C library: what they print, as figures.
+//! perftest's programs on the C library: parses their output to figures.
 
 use std::process::Command;
 
@@ -8,13 +8,13 @@ use super::peers::{perftest_bandwidth, perftest_latency};
 use super::programs::{calibrated, free_port, on_host, pair, require, tcp_listens};
 use super::stats::{Figure, Goal, Unit};
 
-/// Work requests outstanding, as perftest has them by default.
+/// The number of outstanding work requests, perftest's default.
 pub(super) const DEPTH: u32 = 128;
 
-/// What a case moves.
+/// The operation of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// SENDs to and fro.
+    /// SENDs back and forth.
     Send,
     /// RDMA WRITEs.
     Write,
@@ -22,7 +22,7 @@ pub(super) enum Work {
     Read,
 }
 
-/// A program and the same work through the Rust API.
+/// A program, with the same work through the Rust API.
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) work: Work,
@@ -31,7 +31,7 @@ pub(super) struct Case {
     program: &'static str,
 }
 
-/// What is measured.
+/// The cases to measure.
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "ib_send_lat 64 B, same host",
@@ -56,13 +56,13 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// Says which program is not installed.
+/// Checks that all programs are installed.
 pub(super) fn require_all() -> Result<()> {
     CASES.iter().try_for_each(|case| require(case.program))
 }
 
 impl Case {
-    /// Runs server and client on `host`: seconds one way, or bytes a second.
+    /// Runs server and client on `host`. Returns seconds one way, or bytes per second.
     pub(super) fn run(&self, host: &str) -> Result<f64> {
         let parse = if self.work == Work::Send { perftest_latency } else { perftest_bandwidth };
         calibrated(|| {
@@ -79,7 +79,7 @@ impl Case {
         })
     }
 
-    /// Ours beside the Rust API's.
+    /// Compares the C library's rounds with the Rust API's.
     pub(super) fn figure(&self, c: &[f64], rust: &[f64]) -> Figure {
         let (unit, goal) = match self.work {
             Work::Send => (Unit::Seconds, Goal::AtMost(1.1)),

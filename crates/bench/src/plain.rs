@@ -1,5 +1,4 @@
-//! What we are measured against: plain TCP, plain UDP and a plain cache line, on the same two
-//! processes and the same addresses.
+//! The references: plain TCP, plain UDP and a plain cache line, between the same two processes and addresses.
 
 use std::hint::spin_loop;
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,11 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use rdmux_link::SharedMem;
 
-/// How long a side waits for the other before it gives up.
+/// How long a side waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Sends `count` messages of `size` bytes through one TCP stream and waits until the other side has read
-/// the last: bytes a second.
+/// Sends `count` messages of `size` bytes through one TCP stream and waits until the other side has read the last.
+/// Returns bytes per second.
 pub(crate) fn tcp_send(to: SocketAddr, size: usize, count: u32) -> Result<f64> {
     let mut stream = TcpStream::connect(to)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -28,7 +27,7 @@ pub(crate) fn tcp_send(to: SocketAddr, size: usize, count: u32) -> Result<f64> {
     Ok(size as f64 * f64::from(count) / start.elapsed().as_secs_f64())
 }
 
-/// The other side of [`tcp_send`].
+/// Runs the other side of [`tcp_send`].
 pub(crate) fn tcp_sink(listener: &TcpListener, size: usize, count: u32) -> Result<()> {
     let (mut stream, _) = listener.accept()?;
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -40,7 +39,7 @@ pub(crate) fn tcp_sink(listener: &TcpListener, size: usize, count: u32) -> Resul
     Ok(())
 }
 
-/// Exchanges `count` messages of 64 bytes through one TCP stream, polling: seconds one way.
+/// Exchanges `count` messages of 64 bytes through one TCP stream, busy-polling. Returns the seconds one way.
 pub(crate) fn tcp_ping(to: SocketAddr, count: u32) -> Result<f64> {
     let mut stream = polled(TcpStream::connect(to)?)?;
     let mut message = [0x5a; 64];
@@ -52,7 +51,7 @@ pub(crate) fn tcp_ping(to: SocketAddr, count: u32) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64() / f64::from(count) / 2.0)
 }
 
-/// The other side of [`tcp_ping`].
+/// Runs the other side of [`tcp_ping`].
 pub(crate) fn tcp_echo(listener: &TcpListener, count: u32) -> Result<()> {
     let mut stream = polled(listener.accept()?.0)?;
     let mut message = [0; 64];
@@ -64,7 +63,7 @@ pub(crate) fn tcp_echo(listener: &TcpListener, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// A stream that neither blocks nor waits for more to send.
+/// Makes a stream nonblocking, with TCP_NODELAY.
 fn polled(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
@@ -90,7 +89,7 @@ fn poll_message(stream: &mut TcpStream, into: &mut [u8], start: Instant) -> Resu
     Ok(())
 }
 
-/// Exchanges `count` datagrams of 64 bytes, polling: seconds one way.
+/// Exchanges `count` datagrams of 64 bytes, busy-polling. Returns the seconds one way.
 pub(crate) fn udp_ping(socket: &UdpSocket, count: u32) -> Result<f64> {
     socket.set_nonblocking(true)?;
     let mut datagram = [0x5a; 64];
@@ -102,7 +101,7 @@ pub(crate) fn udp_ping(socket: &UdpSocket, count: u32) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64() / f64::from(count) / 2.0)
 }
 
-/// The other side of [`udp_ping`].
+/// Runs the other side of [`udp_ping`].
 pub(crate) fn udp_echo(socket: &UdpSocket, count: u32) -> Result<()> {
     socket.set_nonblocking(true)?;
     let mut datagram = [0; 64];
@@ -131,8 +130,8 @@ fn poll_datagram(socket: &UdpSocket, into: &mut [u8], start: Instant) -> Result<
     }
 }
 
-/// Passes a turn back and forth through one cache line `count` times: seconds one way. The other side runs
-/// [`line_echo`] on the same memory.
+/// Passes a turn back and forth through one cache line `count` times. Returns the seconds one way. The other side
+/// runs [`line_echo`] on the same memory.
 pub(crate) fn line_ping(line: &AtomicU64, count: u64) -> Result<f64> {
     let start = Instant::now();
     for i in 0..count {
@@ -142,7 +141,7 @@ pub(crate) fn line_ping(line: &AtomicU64, count: u64) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64() / count as f64 / 2.0)
 }
 
-/// The other side of [`line_ping`].
+/// Runs the other side of [`line_ping`].
 pub(crate) fn line_echo(line: &AtomicU64, count: u64) -> Result<()> {
     let start = Instant::now();
     for i in 0..count {
@@ -164,14 +163,14 @@ pub(super) fn wait_line(line: &AtomicU64, value: u64, start: Instant) -> Result<
     Ok(())
 }
 
-/// A turn that goes there and back through a third process, by cache lines.
+/// A turn that is passed back and forth through a third process, by cache lines.
 pub(crate) struct Relay<'m> {
-    /// From here to the third, on to the other side, from there to the third, and back.
+    /// From this process to the third, on to the other side, from there to the third, and back.
     steps: [&'m AtomicU64; 4],
 }
 
 impl<'m> Relay<'m> {
-    /// Lines of 64 bytes at the start of the memory, if there are as many.
+    /// Uses lines of 64 bytes at the start of the memory, if it has that many.
     pub(crate) fn new(memory: &'m SharedMem) -> Option<Self> {
         let words = memory.words();
         let [Some(a), Some(b), Some(c), Some(d)] = [0, 1, 2, 3].map(|n| words.get(16 * n)) else {
@@ -185,7 +184,7 @@ impl<'m> Relay<'m> {
     }
 }
 
-/// Passes a turn there and back `count` times: seconds one way.
+/// Passes a turn there and back `count` times. Returns the seconds one way.
 pub(crate) fn relay_ping(relay: &Relay<'_>, count: u64) -> Result<f64> {
     let start = Instant::now();
     for turn in 1..=count {
@@ -195,7 +194,7 @@ pub(crate) fn relay_ping(relay: &Relay<'_>, count: u64) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64() / count as f64 / 2.0)
 }
 
-/// The other side of [`relay_ping`].
+/// Runs the other side of [`relay_ping`].
 pub(crate) fn relay_echo(relay: &Relay<'_>, count: u64) -> Result<()> {
     let start = Instant::now();
     for turn in 1..=count {
@@ -205,7 +204,7 @@ pub(crate) fn relay_echo(relay: &Relay<'_>, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// The process between them.
+/// Runs the process between the two.
 pub(crate) fn relay(relay: &Relay<'_>, count: u64) -> Result<()> {
     let start = Instant::now();
     for turn in 1..=count {
@@ -217,7 +216,7 @@ pub(crate) fn relay(relay: &Relay<'_>, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Three processes may share two processors, so that each yields while it waits.
+/// Waits for a turn. Three processes may share two processors, so each yields while it waits.
 fn wait_turn(line: &AtomicU64, value: u64, start: Instant) -> Result<()> {
     let mut turns = 0_u32;
     while line.load(Ordering::Acquire) != value {
@@ -233,11 +232,11 @@ fn wait_turn(line: &AtomicU64, value: u64, start: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Polls before it yields.
+/// The number of polls before it yields.
 const SPINS: u32 = 16;
 
-/// Connects `count` times, `at_once` at a time, each time waiting until the other side has accepted:
-/// connections a second.
+/// Connects `count` times, `at_once` at a time, and waits each time until the other side has accepted. Returns
+/// connections per second.
 pub(crate) fn tcp_connect(to: SocketAddr, count: u32, at_once: u32) -> Result<f64> {
     let start = Instant::now();
     let mut open = Vec::with_capacity(count as usize);
@@ -267,7 +266,7 @@ fn connect_nonblocking(to: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-/// The other side: accepts `count` connections and says so on each.
+/// Runs the other side: accepts `count` connections and confirms each.
 pub(crate) fn tcp_accept(listener: &TcpListener, count: u32) -> Result<()> {
     let mut open = Vec::with_capacity(count as usize);
     for _ in 0..count {
@@ -279,7 +278,7 @@ pub(crate) fn tcp_accept(listener: &TcpListener, count: u32) -> Result<()> {
 }
 
 /// Connects `count` times, `at_once` at a time, waits each time until the other side has accepted and closed, and
-/// closes: seconds for each. The other side runs [`tcp_close`].
+/// closes. Returns the seconds per connection. The other side runs [`tcp_close`].
 pub(super) fn tcp_connect_close(to: SocketAddr, count: u32, at_once: u32) -> Result<f64> {
     let start = Instant::now();
     let mut left = count;
@@ -299,7 +298,7 @@ pub(super) fn tcp_connect_close(to: SocketAddr, count: u32, at_once: u32) -> Res
     Ok(start.elapsed().as_secs_f64() / f64::from(count))
 }
 
-/// The other side: accepts `count` connections and closes each.
+/// Runs the other side: accepts `count` connections and closes each.
 pub(super) fn tcp_close(listener: &TcpListener, count: u32) -> Result<()> {
     for _ in 0..count {
         listener.accept()?;

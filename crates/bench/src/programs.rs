@@ -1,4 +1,4 @@
-//! Programs of others: a server, its client, and what the client prints.
+//! Other projects' programs: runs a server and its client, and returns the client's output.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -15,14 +15,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use rdmux_command::child::find_program;
 
-/// How long a server may take until it listens, and a client until it has measured.
+/// The timeout until a server listens, and until a client has measured.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a server may outlive its client; some never end.
+/// How long a server may outlive its client; some never exit.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// How often is looked whether a server listens. Nothing is measured meanwhile.
+/// The interval of checks whether a server listens. Nothing is measured meanwhile.
 const GLANCE: Duration = Duration::from_millis(2);
 
-/// Which Debian package has a program.
+/// The Debian packages of programs.
 const PACKAGES: [(&str, &str); 8] = [
     ("ib_", "perftest"),
     ("ucx_perftest", "ucx-utils"),
@@ -34,7 +34,7 @@ const PACKAGES: [(&str, &str); 8] = [
     ("ibacm", "ibacm"),
 ];
 
-/// Says that a program is not installed, and what has it.
+/// Checks that a program is installed; the error names its package.
 pub(super) fn require(program: &str) -> Result<()> {
     if find_program(OsStr::new(program)).is_some() {
         return Ok(());
@@ -45,7 +45,7 @@ pub(super) fn require(program: &str) -> Result<()> {
     }
 }
 
-/// This program, about to run another one on a host.
+/// Returns a command of this program that runs another one on a host.
 pub(super) fn on_host(host: &str, program: &str) -> Result<Command> {
     require(program)?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -53,13 +53,13 @@ pub(super) fn on_host(host: &str, program: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// A TCP port that is free now; a server takes it a moment later.
+/// Returns a free TCP port, which a server will bind a moment later.
 pub(super) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// perftest could not calibrate its clock, and goes on with one of frequency 0, so that all that it prints is 0, infinite
-/// or not a number. It happens where others take the processor away meanwhile.
+/// perftest could not calibrate its clock, and continued with a frequency of 0, so that all its results are 0, infinite
+/// or not a number. It happens when other processes take the processor away meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Uncalibrated;
 
@@ -70,16 +70,16 @@ impl fmt::Display for Uncalibrated {
 }
 
 impl Uncalibrated {
-    /// Looks for the line that says so.
+    /// Returns whether the output contains the line that reports it.
     pub(super) fn is_said_in(output: &str) -> bool {
         output.lines().any(|l| l.starts_with("Correlation coefficient r^2:") && l.contains(" < "))
     }
 }
 
-/// How often a program is run that could not calibrate its clock.
+/// The number of runs of a program that cannot calibrate its clock.
 const CALIBRATIONS: u32 = 10;
 
-/// Measures by programs of perftest, again if one of them could not calibrate its clock.
+/// Measures with programs of perftest, and repeats it if one of them could not calibrate its clock.
 pub(super) fn calibrated<T>(mut measure: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 1..CALIBRATIONS {
         match measure() {
@@ -90,8 +90,8 @@ pub(super) fn calibrated<T>(mut measure: impl FnMut() -> Result<T>) -> Result<T>
     measure()
 }
 
-/// Starts `server`, waits until `listens` says that it does, and returns what `parse` finds in the output of
-/// `client`. The error is [`Uncalibrated`] if one of them says that it is why.
+/// Starts `server`, waits until `listens` returns true, and returns what `parse` finds in the output of `client`. The
+/// error is [`Uncalibrated`] if one of them reports that as the reason.
 pub(super) fn pair<T>(
     server: &mut Command,
     client: &mut Command,
@@ -128,9 +128,9 @@ pub(super) fn pair<T>(
     }
 }
 
-/// Whether a TCP socket listens at `port`.
+/// Returns whether a TCP socket listens at `port`.
 pub(super) fn tcp_listens(port: u16) -> bool {
-    // Without IPv6 there is no such file.
+    // Without IPv6 the second file does not exist.
     ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
         .any(|file| std::fs::read_to_string(file).is_ok_and(|table| has_listener(&table, port)))
@@ -145,7 +145,7 @@ fn has_listener(table: &str, port: u16) -> bool {
     })
 }
 
-/// A process and what it prints. It is ended when this is dropped.
+/// A process and its output. It is killed when this is dropped.
 struct Running {
     child: Child,
     /// Its command line.
@@ -174,13 +174,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to do and nothing to say.
+        // It may have exited by itself; then there is nothing to do or report.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Sleeps until the process has ended, or not longer than `limit`; whether it has.
+/// Sleeps until the process has exited, at most for `limit`. Returns whether it has.
 fn wait(child: &mut Child, limit: Duration) -> Result<bool> {
     if child.try_wait()?.is_some() {
         return Ok(true);
@@ -193,7 +193,7 @@ fn wait(child: &mut Child, limit: Duration) -> Result<bool> {
     Ok(child.try_wait()?.is_some())
 }
 
-/// A command as a shell would take it, near enough.
+/// Formats a command approximately as in a shell.
 fn line_of(command: &Command) -> String {
     let variables = command.get_envs().filter_map(|(name, value)| {
         Some(format!("{}={}", name.to_string_lossy(), value?.to_string_lossy()))
@@ -232,7 +232,7 @@ mod tests {
         assert!(e.starts_with("sh -c echo nothing printed:\nnothing\n: invalid digit"), "{e}");
     }
 
-    /// What perftest prints last when it could not calibrate its clock.
+    /// The last output of perftest when it could not calibrate its clock.
     const UNCALIBRATED: &str = "echo 'Correlation coefficient r^2: 0.69636 < 0.9' >&2; echo inf";
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the bench asks of its other side.
+//! The requests of the bench to its other side.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,139 +6,139 @@ use serde::{Deserialize, Serialize};
 
 use super::shared::{Hello, Kind};
 
-/// A request. Whatever listens answers [`Answer::Listening`] first and [`Answer::Done`] when it is
-/// over.
+/// A request. A request that listens is answered by [`Answer::Listening`] first, and by [`Answer::Done`] when it is
+/// done.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
     /// Read messages from one TCP stream.
     TcpSink {
-        /// Where to listen.
+        /// The address to listen at.
         at: IpAddr,
-        /// Bytes of a message.
+        /// The size of a message in bytes.
         size: usize,
-        /// Messages.
+        /// The number of messages.
         count: u32,
     },
-    /// Send messages back through one TCP stream, polling.
+    /// Echo messages through one TCP stream, busy-polling.
     TcpEcho {
-        /// Where to listen.
+        /// The address to listen at.
         at: IpAddr,
-        /// Messages.
+        /// The number of messages.
         count: u32,
     },
-    /// Send datagrams back.
+    /// Echo datagrams.
     UdpEcho {
-        /// Where to listen.
+        /// The address to listen at.
         at: IpAddr,
-        /// Datagrams.
+        /// The number of datagrams.
         count: u32,
     },
-    /// Send messages back through a Unix socket of packets, which is listened at here.
+    /// Echo messages through a Unix socket of packets, on which this side listens.
     UnixEcho {
         /// The socket's path.
         path: String,
-        /// Messages.
+        /// The number of messages.
         count: u32,
     },
     /// Answer through a cache line of shared memory.
     LineEcho {
         /// The memory, as a file.
         file: String,
-        /// Turns.
+        /// The number of turns.
         count: u64,
     },
-    /// Answer through cache lines that another process passes on.
+    /// Answer through cache lines that a third process relays.
     LinesEcho {
         /// The memory, as a file.
         file: String,
-        /// Turns.
+        /// The number of turns.
         count: u64,
     },
-    /// Be that other process.
+    /// Be that third process.
     LinesRelay {
         /// The memory, as a file.
         file: String,
-        /// Turns.
+        /// The number of turns.
         count: u64,
     },
-    /// Make one side of a connection with a shared receive queue; answered by [`Answer::Hello`].
+    /// Create one side of a connection with a shared receive queue; answered by [`Answer::Hello`].
     SharedMake(Kind),
     /// Connect it; answered by [`Answer::Number`].
     SharedConnect {
         /// The other side.
         peer: Hello,
-        /// What that accepts at.
+        /// The number at which that side accepts.
         number: u32,
     },
-    /// Take messages on it.
+    /// Receive messages on it.
     SharedSink {
-        /// Messages.
+        /// The number of messages.
         count: u32,
     },
-    /// Send messages back on it, polling.
+    /// Echo messages on it, busy-polling.
     SharedEcho {
-        /// Messages.
+        /// The number of messages.
         count: u32,
     },
     /// Destroy all such sides.
     SharedForget,
     /// Accept TCP connections.
     TcpAccept {
-        /// Where to listen.
+        /// The address to listen at.
         at: IpAddr,
-        /// Connections.
+        /// The number of connections.
         count: u32,
     },
     /// Accept one RDMA connection and keep it.
     RcAccept {
-        /// Where to listen.
+        /// The address to listen at.
         at: IpAddr,
     },
-    /// Send messages back on that connection, polling.
+    /// Echo messages on that connection, busy-polling.
     RcEcho {
-        /// Messages.
+        /// The number of messages.
         count: u32,
     },
-    /// Wait until a message comes on that connection.
+    /// Wait until a message arrives on that connection.
     RcWaitMessage,
     /// Wait until that connection is down.
     RcWaitDisconnected,
     /// Poll a completion queue that stays empty, in a process without sockets.
     PollInVain {
-        /// Polls.
+        /// The number of polls.
         count: u32,
     },
-    /// Accept RDMA connections one after another, and let them go when the client does.
+    /// Accept RDMA connections one after another, and release them when the client does.
     CmAccept {
-        /// Where to listen.
+        /// The address to listen at.
         at: IpAddr,
-        /// Connections.
+        /// The number of connections.
         count: u32,
     },
-    /// Make RDMA connections, so many at a time, and keep them.
+    /// Establish RDMA connections, this many at a time, and keep them.
     CmConnect {
-        /// Who listens.
+        /// The listener's address.
         to: SocketAddr,
-        /// Connections.
+        /// The number of connections.
         count: usize,
-        /// At a time.
+        /// The number of concurrent connects.
         at_once: usize,
     },
-    /// End them.
+    /// Disconnect them.
     CmDisconnect,
 }
 
 /// An answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// Now the asker may come.
+    /// The requester may connect now.
     Listening(SocketAddr),
-    /// It is over.
+    /// The request is done.
     Done,
     /// One side of a connection.
     Hello(Hello),
-    /// What it accepts at.
+    /// The number at which it accepts.
     Number(u32),
-    /// It is over, and took so many seconds.
+    /// The request is done, and took this many seconds.
     Took(f64),
 }

@@ -1,4 +1,4 @@
-//! An RDMA connection that is measured: both sides.
+//! Both sides of a measured RDMA connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use rdmux_command::cmutil;
 
 /// The size of the memory that the client writes to.
 const TARGET: usize = 1 << 20;
-/// What the peer may do to the memory.
+/// The access rights of the peer to the memory.
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
-/// READs outstanding.
+/// The number of outstanding READs.
 const READS: u8 = 16;
-/// Receives posted.
+/// The number of posted receives.
 const RECEIVES: u32 = 64;
-/// What is said of a connection whose server did not say where its memory is.
+/// The error if the server did not send the address of its memory.
 const NO_TARGET: &str = "the peer did not say where its memory is";
 /// How long a side waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) struct Rc {
     id: Id,
     channel: EventChannel,
-    /// In its memory the peer writes, pings arrive, and they and the writes come from there.
+    /// The peer writes to its memory and pings arrive there. Pings and WRITEs are also sent from it.
     pub(super) end: End,
     /// The peer's memory; known to the client.
     target: Option<RemoteMr>,
@@ -65,12 +65,12 @@ impl Rc {
         }
     }
 
-    /// The client's side.
+    /// Connects as the client.
     pub(super) fn connect(context: &Context, to: SocketAddr) -> Result<Self> {
         Self::connect_as(context, to, None)
     }
 
-    /// The client's side, in iWARP's peer-to-peer mode or not.
+    /// Connects as the client, in iWARP's peer-to-peer mode or not.
     pub(super) fn connect_as(
         context: &Context,
         to: SocketAddr,
@@ -86,7 +86,7 @@ impl Rc {
         Ok(this)
     }
 
-    /// The server's side: `listening` hears where.
+    /// Accepts as the server. `listening` is called with the address.
     pub(super) fn accept(
         context: &Context,
         at: IpAddr,
@@ -107,12 +107,12 @@ impl Rc {
         Ok(this)
     }
 
-    /// Whether it goes through shared memory.
+    /// Returns whether messages go through shared memory.
     pub(super) fn is_same_host(&self) -> bool {
         self.end.qp.is_same_host()
     }
 
-    /// WRITEs `size` bytes `count` times and waits for the last acknowledgement: bytes a second.
+    /// WRITEs `size` bytes `count` times and waits for the last acknowledgment. Returns bytes per second.
     pub(super) fn write(&self, size: usize, count: u32, depth: u32) -> Result<f64> {
         let target = self.target.context(NO_TARGET)?;
         let piece = [self.end.memory.slice(..size)];
@@ -120,7 +120,7 @@ impl Rc {
         Ok(size as f64 * f64::from(count) / time)
     }
 
-    /// As [`write`](Self::write), but READs.
+    /// Like [`write`](Self::write), with READs.
     pub(super) fn read(&self, size: usize, count: u32, depth: u32) -> Result<f64> {
         let target = self.target.context(NO_TARGET)?;
         let piece = [self.end.memory.slice(..size)];
@@ -133,7 +133,7 @@ impl Rc {
         Ok(self.id.disconnect()?)
     }
 
-    /// Waits until the connection is down, and answers.
+    /// Waits until the peer disconnects, and answers.
     pub(super) fn wait_disconnected(&self) -> Result<()> {
         cmutil::expect(&self.channel, EventKind::Disconnected, "wait for the end", TIMEOUT)?;
         self.disconnect()

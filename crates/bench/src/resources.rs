@@ -1,15 +1,15 @@
-//! What a process uses, as the kernel counts it.
+//! The resources that a process uses, as counted by the kernel.
 
 use anyhow::{Context as _, Result};
 
-/// Bytes of this process that are in memory (`statm`, second field).
+/// Returns the resident bytes of this process (`statm`, second field).
 pub(super) fn resident() -> Result<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages: u64 = field(&statm, 1)?.parse()?;
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-/// Bytes of a process that are in memory, of shared ones its share (`smaps_rollup`, `Pss`).
+/// Returns the proportional set size of a process in bytes (`smaps_rollup`, `Pss`).
 pub(super) fn share(pid: u32) -> Result<u64> {
     let file = format!("/proc/{pid}/smaps_rollup");
     share_of(&std::fs::read_to_string(&file).with_context(|| file.clone())?).context(file)
@@ -21,14 +21,14 @@ fn share_of(rollup: &str) -> Result<u64> {
     Ok(kib << 10)
 }
 
-/// Processor time of this process, all threads, in seconds (`stat`, fields 14 and 15).
+/// Returns the processor time of all threads of this process, in seconds (`stat`, fields 14 and 15).
 pub(super) fn cpu_time() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     cpu_time_of(&stat, rustix::param::clock_ticks_per_second())
 }
 
 fn cpu_time_of(stat: &str, ticks_per_second: u64) -> Result<f64> {
-    // The second field is a name in parentheses and may hold anything.
+    // The second field is a name in parentheses, which may contain any characters.
     let (_, rest) = stat.rsplit_once(')').context("/proc/self/stat makes no sense")?;
     let ticks = |n| -> Result<u64> { Ok(field(rest, n)?.parse()?) };
     Ok((ticks(11)? + ticks(12)?) as f64 / ticks_per_second as f64)

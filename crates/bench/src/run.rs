@@ -1,4 +1,4 @@
-//! The bench's own side: what is measured, in which order, how often.
+//! The bench's own side: the subjects, their order, and the number of rounds.
 
 use std::io::IsTerminal as _;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -21,22 +21,22 @@ use super::{Subject, perftest, plain, resources};
 use rdmux_command::child::Child;
 use rdmux_command::hosts::Hosts;
 
-/// Bytes that one round of bandwidth moves.
+/// The bytes that one round of bandwidth transfers.
 pub(super) const BULK: usize = 512 << 20;
-/// Exchanges of one round over UDP and over shared memory.
+/// The exchanges of one round over UDP and over shared memory.
 pub(super) const PINGS: u32 = 20_000;
 const RING_PINGS: u32 = 200_000;
-/// Connections of one round, and how many of them come up at once.
+/// The number of connections of one round, and of concurrent connects.
 const CONNECTIONS: u32 = 192;
 const AT_ONCE: u32 = 64;
-/// Polls of one round.
+/// The number of polls of one round.
 const POLLS: u32 = 5_000_000;
-/// Queue pairs whose cost is measured.
+/// The number of queue pairs whose cost is measured.
 const MANY: usize = 1_000;
-/// How long a process with idle queue pairs is watched.
+/// How long a process with idle queue pairs is observed.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Everything that measuring needs.
+/// The state of a run.
 pub(super) struct Bench {
     pub(super) context: Context,
     /// A process on another host.
@@ -51,15 +51,15 @@ pub(super) struct Bench {
     pub(super) hosts: Hosts,
 }
 
-/// What was measured, and what could not be.
+/// The results: figures, and subjects that could not be measured.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) figures: Vec<Figure>,
     pub(super) missing: Vec<(Subject, anyhow::Error)>,
 }
 
-/// Measures all that is wanted. After a failure the next subject has processes of its own: those of before may be in the
-/// middle of something.
+/// Measures all wanted subjects. After a failure the next subject gets new processes, because the previous ones may be
+/// in the middle of an operation.
 pub(super) fn measure(wanted: &[Subject], rounds: u32) -> Outcome {
     let mut bench = None;
     each(wanted, |subject| {
@@ -77,7 +77,7 @@ pub(super) fn measure(wanted: &[Subject], rounds: u32) -> Outcome {
     })
 }
 
-/// One subject after the other, whatever becomes of them.
+/// Measures one subject after the other, regardless of failures.
 fn each(wanted: &[Subject], mut measure: impl FnMut(Subject) -> Result<Vec<Figure>>) -> Outcome {
     let mut outcome = Outcome::default();
     for subject in wanted {
@@ -136,7 +136,7 @@ impl Bench {
         })
     }
 
-    /// Alternates ours with its peer.
+    /// Alternates rounds of rdmux and of the reference.
     pub(super) fn rounds(
         &mut self,
         name: &'static str,
@@ -241,7 +241,7 @@ impl Bench {
     fn poll_in_vain(&mut self) -> Result<Figure> {
         let mut times = Vec::new();
         for _ in 0..self.rounds {
-            // A process of its own: one that has talked to another host has sockets to look at.
+            // A separate process: one that has communicated with another host has sockets to poll.
             let mut child = part("bench-a")?;
             match child.ask(&Ask::PollInVain { count: POLLS })? {
                 Answer::Took(seconds) => times.push(seconds / f64::from(POLLS)),
@@ -252,7 +252,7 @@ impl Bench {
         Ok(figure.with_limit(20e-9))
     }
 
-    /// perftest's programs on the C library beside the same work through the Rust API.
+    /// Compares perftest's programs on the C library with the same work through the Rust API.
     fn c_library(&mut self) -> Result<Vec<Figure>> {
         perftest::require_all()?;
         let rc = connect(&self.context, &mut self.local, self.local_addr)?;
@@ -302,7 +302,7 @@ impl Bench {
         Ok(figure.beside("TCP connect and accept", &tcp).with_goal(Goal::AtMost(10.0)))
     }
 
-    /// A thousand connected queue pairs: their memory, and what they do when nothing happens.
+    /// Measures a thousand connected queue pairs: their memory, and their processor time when idle.
     fn resources(&mut self) -> Result<[Figure; 2]> {
         self.progress.set_message(format!("{MANY} queue pairs"));
         let connector = Connector::new(&self.context)?;
@@ -315,7 +315,7 @@ impl Bench {
 
         self.progress.set_message(format!("{MANY} idle queue pairs for {} s", IDLE.as_secs()));
         self.progress.disable_steady_tick();
-        // What the connections left to do is done before the watch begins.
+        // Lets the work that connecting leaves finish before the measurement begins.
         thread::sleep(Duration::from_millis(200));
         let used = resources::cpu_time()?;
         thread::sleep(IDLE);
@@ -331,7 +331,7 @@ impl Bench {
     }
 }
 
-/// Another process, on this host.
+/// Starts another process on this host.
 pub(super) fn part(host: &str) -> Result<Child> {
     Child::spawn(format!("of {host}"), &["--host", host, "part", "bench"])
 }
@@ -351,7 +351,7 @@ pub(super) fn hang_up(rc: &Rc, other: &mut Child) -> Result<()> {
     done(other)
 }
 
-/// Asks for something that listens.
+/// Sends a request that listens. Returns its address.
 pub(super) fn listening(child: &mut Child, ask: &Ask) -> Result<SocketAddr> {
     match child.ask(ask)? {
         Answer::Listening(at) => Ok(at),
@@ -359,7 +359,7 @@ pub(super) fn listening(child: &mut Child, ask: &Ask) -> Result<SocketAddr> {
     }
 }
 
-/// Waits until what was asked is done.
+/// Waits until a request is done.
 pub(super) fn done(child: &mut Child) -> Result<()> {
     match child.hear()? {
         Answer::Done => Ok(()),

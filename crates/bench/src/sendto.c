@@ -1,5 +1,5 @@
-/* Nanoseconds of a datagram of 64 bytes to a multicast group: by rdma_sendto, and by ibv_post_send with an address handle that is
- * ready. Prints both, a line for each round. They take turns within a round. */
+/* Measures the nanoseconds per datagram of 64 bytes to a multicast group: by rdma_sendto, and by ibv_post_send with an existing address
+ * handle. Prints both, one line per round. The two alternate within a round. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* The call of <rdmux/multicast.h>. It is looked for at run time, so that the distribution's headers and libraries are enough to build this. */
+/* The call of <rdmux/multicast.h>. It is resolved at run time, so that the distribution's headers and libraries suffice to build this. */
 static int (*sendto_group)(struct rdma_cm_id *id, struct ibv_send_wr *wr, struct sockaddr *to);
 
 enum { TURNS = 40, SENDS = 1600, BATCH = 32 };
@@ -73,7 +73,7 @@ int main(int argc, char **argv)
 	struct sockaddr_in own = { .sin_family = AF_INET };
 	struct rdma_cm_join_mc_attr_ex join = {
 		.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
-		/* One that does not hear itself: only sending is measured. */
+		/* Does not receive its own datagrams: only sending is measured. */
 		.join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
 		.addr = (struct sockaddr *)&group,
 	};

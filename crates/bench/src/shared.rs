@@ -1,5 +1,5 @@
-//! A connection whose receives come from a shared receive queue, by RC or by XRC: both sides, alike in all but the
-//! transport.
+//! Both sides of a connection whose receives are taken from a shared receive queue, with RC or XRC. The two differ
+//! only in the transport.
 
 use anyhow::{Context as _, Result};
 use rdmux::{Access, Context, Endpoint, Gid, QpType, Qpn, Xrcd};
@@ -7,35 +7,35 @@ use serde::{Deserialize, Serialize};
 
 use super::end::{End, PING};
 
-/// The longest message.
+/// The length of the longest message.
 const LONGEST: usize = 64 << 10;
-/// Sends and receives that the queues hold: perftest's figures.
+/// The capacity of the send queue and of the receive queue: perftest's values.
 pub(super) const SENDS: u32 = 128;
 const RECEIVES: u32 = 512;
 
 /// The transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
-    /// A queue pair to the peer and back.
+    /// One queue pair for both directions.
     Rc,
-    /// One that sends to the peer's target, and a target of our own.
+    /// A queue pair that sends to the peer's target, and a target of this side.
     Xrc,
 }
 
-/// One side.
+/// One side of the connection.
 pub(super) struct Shared {
     pub(super) end: End,
     gid: Gid,
-    /// Of XRC: the domain, and our target in it once the peer is known.
+    /// With XRC, the domain, and this side's target in it once the peer is known.
     domain: Option<Xrcd>,
     pub(super) target: Option<Qpn>,
 }
 
-/// What the sides tell each other first.
+/// The first message between the sides.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
     gid: [u8; 16],
-    /// The queue pair that sends.
+    /// The sending queue pair.
     qpn: u32,
     srqn: u32,
 }
@@ -60,13 +60,13 @@ impl Shared {
         Ok(Self { end, gid: context.gid(0)?, domain, target: None })
     }
 
-    /// What the other side needs to know.
+    /// Returns what the other side needs to know.
     pub(super) fn hello(&self) -> Hello {
         let srqn = self.end.srq.as_ref().and_then(rdmux::Srq::number).unwrap_or(0);
         Hello { gid: self.gid.0, qpn: self.end.qp.qpn().get(), srqn }
     }
 
-    /// Takes the other side's word; what it is to connect to.
+    /// Accepts the other side. Returns the number to which it connects.
     pub(super) fn accept(&mut self, peer: &Hello) -> Result<u32> {
         self.end.to = peer.srqn;
         let Some(domain) = &self.domain else { return Ok(self.end.qp.qpn().get()) };
@@ -76,7 +76,7 @@ impl Shared {
         Ok(target.get())
     }
 
-    /// Connects to what the other side accepts at.
+    /// Connects to the number at which the other side accepts.
     pub(super) fn connect(&self, peer: &Hello, number: u32) -> Result<()> {
         let there = Endpoint::new(Gid(peer.gid), Qpn::new(number));
         Ok(self.end.qp.connect(there, 0, Access::empty())?)
@@ -94,12 +94,12 @@ impl Drop for Shared {
     }
 }
 
-/// The other side: answers to [`Ask::SharedMake`](super::protocol::Ask) and what follows.
+/// The other side: serves [`Ask::SharedMake`](super::protocol::Ask) and the requests that follow.
 #[derive(Default)]
 pub(super) struct Others(Vec<Shared>);
 
 impl Others {
-    /// The newest.
+    /// Returns the newest connection.
     pub(super) fn last(&self) -> Result<&Shared> {
         self.0.last().context("there is no connection with a shared receive queue yet")
     }

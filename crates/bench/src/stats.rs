@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The middle value; of an even number of values the mean of the middle two. Zero of none.
+/// Returns the median; for an even number of values the mean of the middle two. Zero if there are none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut v = values.to_vec();
     v.sort_by(f64::total_cmp);
@@ -13,7 +13,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// What a ratio should be.
+/// The goal of a ratio.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Goal {
@@ -24,7 +24,7 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
-    /// Whether `ratio` reaches it.
+    /// Returns whether `ratio` meets it.
     pub(crate) fn met(self, ratio: f64) -> bool {
         match self {
             Self::AtLeast(x) => ratio >= x,
@@ -46,11 +46,11 @@ impl std::fmt::Display for Goal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
-    /// Bytes a second.
+    /// Bytes per second.
     BytesPerSecond,
     /// Seconds, one way.
     Seconds,
-    /// Connections a second.
+    /// Connections per second.
     PerSecond,
     /// Messages a second.
     Messages,
@@ -58,12 +58,12 @@ pub(crate) enum Unit {
     Bytes,
     /// Objects.
     Count,
-    /// Of one processor.
+    /// Processors in use.
     Processors,
 }
 
 impl Unit {
-    /// A value as people read it.
+    /// Formats a value for people.
     pub(crate) fn show(self, value: f64) -> String {
         match self {
             Self::BytesPerSecond => rdmux_command::output::rate(value),
@@ -80,48 +80,48 @@ impl Unit {
     }
 }
 
-/// A figure beside its peer.
+/// A figure, with its reference.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
     /// What was measured.
     pub(crate) name: &'static str,
     /// The unit of both values.
     pub(crate) unit: Unit,
-    /// Ours: the median of the rounds.
+    /// rdmux's value: the median of the rounds.
     pub(crate) value: f64,
-    /// What it is compared with.
+    /// The reference.
     pub(crate) peer: Option<Peer>,
-    /// Ours divided by the peer's, by time for connections (so that less is better there).
+    /// rdmux's value divided by the reference's; for connections the ratio of their times, of which less is better.
     pub(crate) ratio: Option<f64>,
-    /// What the ratio should be.
+    /// The goal of the ratio.
     pub(crate) goal: Option<Goal>,
-    /// What the value may be at most.
+    /// The upper limit of the value.
     pub(crate) limit: Option<f64>,
     /// Whether goal or limit are met.
     pub(crate) met: Option<bool>,
-    /// Rounds measured.
+    /// The number of rounds.
     pub(crate) rounds: usize,
 }
 
-/// What a figure is compared with.
+/// The reference of a figure.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Peer {
-    /// What it is.
+    /// Its name.
     pub(crate) name: &'static str,
     /// Its value: the median of the rounds.
     pub(crate) value: f64,
 }
 
 impl Figure {
-    /// A figure without a peer.
+    /// Returns a figure without a reference.
     pub(crate) fn alone(name: &'static str, unit: Unit, values: &[f64]) -> Self {
         let (value, rounds) = (median(values), values.len());
         let (peer, ratio, goal, limit, met) = (None, None, None, None, None);
         Self { name, unit, value, peer, ratio, goal, limit, met, rounds }
     }
 
-    /// Puts a peer beside it. The ratio is ours by the peer's, except for rates of connections,
-    /// where it is of the time a connection takes.
+    /// Adds a reference. The ratio is rdmux's value divided by the reference's, except for rates of connections,
+    /// where it is the ratio of the times per connection.
     pub(crate) fn beside(mut self, name: &'static str, values: &[f64]) -> Self {
         let value = median(values);
         self.peer = Some(Peer { name, value });
@@ -132,21 +132,21 @@ impl Figure {
         self
     }
 
-    /// Says how much it may be at most, where there is no peer to divide by.
+    /// Sets an upper limit, for a figure without a reference.
     pub(crate) fn with_limit(mut self, limit: f64) -> Self {
         self.limit = Some(limit);
         self.met = Some(self.value <= limit);
         self
     }
 
-    /// Says what the ratio should be.
+    /// Sets the goal of the ratio.
     pub(crate) fn with_goal(mut self, goal: Goal) -> Self {
         self.goal = Some(goal);
         self.met = self.ratio.map(|r| goal.met(r));
         self
     }
 
-    /// A value as people read it.
+    /// Formats a value for people.
     pub(crate) fn show(&self, value: f64) -> String {
         self.unit.show(value)
     }

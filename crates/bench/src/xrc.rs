@@ -1,4 +1,4 @@
-//! XRC beside RC with a shared receive queue: how fast, and how much memory.
+//! XRC compared with RC and a shared receive queue: rate, latency and memory.
 
 use std::os::fd::AsRawFd as _;
 
@@ -13,25 +13,25 @@ use super::shared::{Hello, Kind, SENDS, Shared};
 use super::stats::{Figure, Goal, Unit};
 use rdmux_command::child::Child;
 
-/// XRC may take so much longer.
+/// XRC may take at most this much longer.
 const GOAL: Goal = Goal::AtLeast(1.0 / 1.5);
 const RC: &str = "RC with a shared receive queue";
-/// Processes of each host that talk to each process of the other.
+/// The number of processes of each host that communicate with each process of the other.
 const PROCESSES: u64 = 64;
-/// What the memory figures are from.
+/// The basis of the memory figures.
 pub(super) const NOTE: &str = "\
 64 by 64: each of 64 processes of a host sends to each of 64 of another. What 64 connections between one process
 of each take is measured, and multiplied. Shared receive queues are as many either way and not counted. The rings
 are memory only as far as they have been used, and as many for one sender as for thousands.";
 
-/// Between which processes.
+/// The processes that a case connects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Link {
     Udp,
     Ring,
 }
 
-/// What is measured, over each link.
+/// A case to measure, over each link.
 struct Case {
     link: Link,
     name: &'static str,
@@ -51,7 +51,7 @@ const LATENCIES: [Case; 2] = [
 ];
 
 impl Bench {
-    /// All of it.
+    /// Measures all figures of XRC.
     pub(super) fn xrc(&mut self) -> Result<Vec<Figure>> {
         let mut figures = Vec::new();
         for case in &RATES {
@@ -72,7 +72,7 @@ impl Bench {
         }
     }
 
-    /// A connection to the process on the other end of a link.
+    /// Connects to the process on the other end of a link.
     fn shared(&mut self, link: Link, kind: Kind) -> Result<Shared> {
         let mut ours = Shared::new(&self.context, kind)?;
         let hello = ours.hello();
@@ -85,7 +85,7 @@ impl Bench {
         Ok(ours)
     }
 
-    /// Ends what [`shared`](Self::shared) made.
+    /// Destroys the connections of [`shared`](Self::shared).
     fn forget(&mut self, link: Link) -> Result<()> {
         let other = self.other(link);
         other.tell(&Ask::SharedForget)?;
@@ -103,14 +103,14 @@ impl Bench {
             Ok(f64::from(count) / time)
         };
         let (xrc, rc) = self.rounds(name, |b| measure(b, Kind::Xrc), |b| measure(b, Kind::Rc))?;
-        // Small messages are counted, large ones are so many bytes.
+        // Small messages are counted, large ones are measured in bytes.
         let unit = if size < 4096 { Unit::Messages } else { Unit::BytesPerSecond };
         let scale = if unit == Unit::Messages { 1.0 } else { size as f64 };
         let scaled = |rates: Vec<f64>| rates.iter().map(|r| r * scale).collect::<Vec<_>>();
         Ok(Figure::alone(name, unit, &scaled(xrc)).beside(RC, &scaled(rc)).with_goal(GOAL))
     }
 
-    /// Seconds one way.
+    /// Returns the seconds one way.
     fn ping(&mut self, case: &Case, kind: Kind) -> Result<f64> {
         let &Case { link, count, .. } = case;
         let shared = self.shared(link, kind)?;
@@ -127,7 +127,7 @@ impl Bench {
         Ok(Figure::alone(case.name, Unit::Seconds, &xrc).beside(RC, &rc))
     }
 
-    /// Beside a turn that a third process passes on, as the host's service does with packets.
+    /// Compares with a turn that a third process relays, as the host's service does with packets.
     fn beside_three_processes(&mut self, case: &Case) -> Result<Figure> {
         let memory = SharedMem::create("rdmux-bench", LINE_WORDS)?;
         let fd = memory.duplicate()?;
@@ -152,13 +152,13 @@ impl Bench {
         Ok(figure.beside("cache lines through a third process", &lines))
     }
 
-    /// What the queue pairs of a host take if each process sends to each of the other host.
+    /// Measures the memory of a host's queue pairs if each process sends to each of the other host.
     fn memory(&mut self) -> Result<Vec<Figure>> {
         self.progress.set_message("memory of XRC and RC");
         let (rc, _) = self.footprints(Kind::Rc)?;
         let (xrc, targets) = self.footprints(Kind::Xrc)?;
         let each = PROCESSES as f64;
-        // RC: from each to each. XRC: each has one queue pair to the other host; it has one target there.
+        // RC: one from each process to each. XRC: each has one queue pair to the other host, and one target there.
         let (many, few) = (each * each, each);
         Ok(vec![
             Figure::alone("queue pairs a host, 64 by 64, XRC", Unit::Count, &[2.0 * few])
@@ -169,8 +169,8 @@ impl Bench {
         ])
     }
 
-    /// Bytes of a queue pair that sends, and of the target that it sends to: the mean of those of one
-    /// process. The targets are the other host's.
+    /// Returns the bytes of a sending queue pair, and of the target that it sends to, as means of one process. The
+    /// targets are the other host's.
     fn footprints(&mut self, kind: Kind) -> Result<(f64, f64)> {
         let all: Vec<_> =
             (0..PROCESSES).map(|_| self.shared(Link::Udp, kind)).collect::<Result<_>>()?;
@@ -189,11 +189,11 @@ impl Bench {
     }
 }
 
-/// Bytes of the ring by which the hub reaches a process.
+/// The bytes of the ring through which the hub reaches a process.
 const RING: f64 = rdmux_link::ring::DEFAULT_CAPACITY as f64;
 const UNEXPECTED: &str = "an answer that does not belong to the question";
 
-/// Both sides of a connection.
+/// Connects both sides.
 fn connect(ours: &mut Shared, other: &mut Child, hello: &Hello, theirs: &Hello) -> Result<()> {
     let number = ours.accept(theirs)?;
     match other.ask(&Ask::SharedConnect { peer: *hello, number })? {

@@ -1,6 +1,6 @@
-//! Questions to subnet administration: ours, and OpenSM's on the same fabric without a manager of its own.
+//! Queries to subnet administration: rdmux's, and OpenSM's on the same fabric without its own manager.
 //!
-//! Either is asked by the same client, on an adapter's port, as libibumad asks: a question is a write, an answer a poll and a read.
+//! The same client queries either, on an adapter's port, as libibumad does: a query is a write, an answer a poll and a read.
 
 use anyhow::{Context as _, Result, ensure};
 use rdmux_fabric::client::MadFile;
@@ -16,32 +16,32 @@ use std::time::{Duration, Instant};
 
 use super::fabrics::{Fabric, Ground};
 
-/// The fabric on which both are asked.
+/// The fabric on which both are queried.
 const SHAPE: Shape = Shape::FatTree(3_240);
-/// Those between which a path's time may grow.
+/// The smaller fabric, from which the time of a path may grow.
 const SMALL: Shape = Shape::FatTree(648);
 const LARGE: Shape = Shape::FatTree(10_368);
-/// Paths of a round.
+/// The number of paths of a round.
 const PATHS: u32 = 20_000;
-/// Groups that are joined in a round, and how many ports join each.
+/// The number of groups that are joined in a round, and of ports that join each.
 const GROUPS: u32 = 64;
 const MEMBERS: u32 = 128;
-/// How many joins are outstanding.
+/// The number of outstanding joins.
 const JOINS_OUT: u32 = 16;
-/// In which a manager has done what leaving groups left to do. Nothing is timed here.
+/// The time in which a manager finishes the work that left groups cause. It is not measured.
 const REST: Duration = Duration::from_millis(500);
-/// How long an answer is waited for, in milliseconds.
+/// The timeout of an answer, in milliseconds.
 const TIMEOUT_MS: u32 = 20_000;
-/// One port is chosen, then the one so many further on: each comes once, since this is prime.
+/// The step between chosen ports. It is prime, so that each port is chosen once.
 const STEP: usize = 7_919;
 
-/// Ours and OpenSM's.
+/// The subnet administrations of rdmux and of OpenSM.
 pub(super) struct Both {
     pub(super) ours: Client,
     pub(super) opensm: Client,
 }
 
-/// Ours, of few nodes and of many.
+/// Those of rdmux for few and for many nodes.
 pub(super) struct Sizes {
     pub(super) small: Client,
     pub(super) large: Client,
@@ -51,12 +51,12 @@ pub(super) struct Sizes {
 pub(super) struct Client {
     file: MadFile,
     agent: u32,
-    /// Where administration is.
+    /// The LID of subnet administration.
     manager: Lid,
     own: End,
-    /// All other adapters' ports.
+    /// The ports of all other adapters.
     others: Vec<End>,
-    /// Ends last.
+    /// Dropped last.
     _fabric: Fabric,
 }
 
@@ -66,7 +66,7 @@ struct End {
     lid: Lid,
 }
 
-/// A question.
+/// A query.
 struct Question {
     method: Method,
     attribute: u16,
@@ -100,7 +100,7 @@ impl Client {
         Self::new(fabric)
     }
 
-    /// On the second adapter: on the first a host may be with its manager.
+    /// Uses the second adapter: the first may belong to the manager's host.
     fn new(fabric: Fabric) -> Result<Self> {
         let shown = fabric.show()?;
         let ports = || shown.nodes.iter().flat_map(|node| &node.ports);
@@ -109,7 +109,7 @@ impl Client {
         let guids: Vec<Guid> = adapters.clone().map(|node| node.guid).collect();
         let mut others: Vec<End> = adapters
             .filter_map(|node| {
-                // An adapter's port has the GUID behind its node's.
+                // The GUID of an adapter's port follows that of its node.
                 let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(node.guid.0 + 1));
                 let port = node.ports.iter().find(|port| port.number == 1)?;
                 Some(End { gid, lid: port.lid })
@@ -133,10 +133,10 @@ impl Client {
         self.others[(n as usize + 1) * STEP % self.others.len()]
     }
 
-    /// Asks for paths by GIDs, `out` of them at a time; how many are answered in a second.
+    /// Queries paths by GIDs, `out` of them at a time. Returns answers per second.
     ///
     /// # Errors
-    /// When an answer is missing or is another path.
+    /// When an answer is missing or is a different path.
     pub(super) fn paths(&self, out: u32) -> Result<f64> {
         let mask = PathRecordMask::SGID | PathRecordMask::DGID | PathRecordMask::NUMB_PATH;
         let question = |n| Question {
@@ -161,10 +161,11 @@ impl Client {
         Ok(f64::from(PATHS) / time)
     }
 
-    /// Has ports join groups, which begin to exist by that; how many join in a second. They leave afterwards.
+    /// Joins ports to groups, which are created by the first join. Returns joins per second. The ports leave
+    /// afterwards.
     ///
     /// # Errors
-    /// When an answer is missing or is none to a join.
+    /// When an answer is missing or is not the answer to a join.
     pub(super) fn joins(&self) -> Result<f64> {
         let joins = GROUPS * MEMBERS;
         let member = McMemberRecordMask::MGID
@@ -203,7 +204,7 @@ impl Client {
         Ok(f64::from(joins) / time)
     }
 
-    /// Asks so many questions, `out` at a time; seconds until all are answered.
+    /// Sends this many queries, `out` at a time. Returns the seconds until all are answered.
     fn ask(
         &self,
         count: u32,
@@ -226,7 +227,7 @@ impl Client {
             let mad = SaMad::parse(&answer.data)?;
             let status = mad.header.status;
             ensure!(status == 0, "refused with status {status:#06x}");
-            // The upper half is the agent's.
+            // The upper half belongs to the agent.
             let [.., a, b, c, d] = mad.header.tid.to_be_bytes();
             let n = u32::from_be_bytes([a, b, c, d]);
             ensure!(n < asked, "an answer to what was not asked");

@@ -1,7 +1,8 @@
-//! The table as a bar chart: how each ratio stands to what is wanted at least, and to the aim.
+//! The table as a bar chart: each ratio relative to its minimum goal and its aim.
 //!
-//! Ratios have different directions and sizes. A bar is as long as the ratio is better than "at least", on a
-//! logarithmic scale: what reaches the line in the middle is met, and a mark on each bar's line is the aim.
+//! Ratios have different directions and sizes. The length of a bar is the factor by which the ratio is better than
+//! its minimum goal, on a logarithmic scale: a bar that reaches the line in the middle meets the goal. A mark on each
+//! bar's line is the aim.
 
 use std::path::Path;
 
@@ -16,10 +17,10 @@ const WIDTH: i32 = 1000;
 const ROW: i32 = 26;
 const TOP: i32 = 60;
 const BOTTOM: i32 = 34;
-/// Where the bars' scale begins and ends: names to its left, figures to its right.
+/// The ends of the bars' scale: names are to its left, numbers to its right.
 const LEFT: i32 = 260;
 const RIGHT: i32 = 740;
-/// The scale: so many times worse or better than "at least".
+/// The range of the scale: this many times worse or better than the minimum goal.
 const REACH: f64 = 10.0;
 
 const INK: RGBColor = RGBColor(0x33, 0x33, 0x33);
@@ -36,7 +37,7 @@ pub(super) fn write(rows: &[Figure], file: &Path) -> Result<()> {
     draw(&area, rows).map_err(|e| anyhow!("cannot draw {}: {e}", file.display()))
 }
 
-/// Rows that have goals; others have no place on the scale.
+/// Returns the rows with goals; others cannot be drawn on the scale.
 fn judged(rows: &[Figure]) -> impl Iterator<Item = &Figure> {
     rows.iter().filter(|f| f.met.is_some())
 }
@@ -100,7 +101,7 @@ fn text(
     Ok(area.draw(&Text::new(text, at, style))?)
 }
 
-/// Where a factor is on the scale; one beyond its ends is at its end.
+/// Returns the position of a factor on the scale. Factors beyond its ends are drawn at the end.
 #[expect(clippy::cast_possible_truncation, reason = "it is within the scale")]
 fn place(times: f64) -> i32 {
     let share = (times.max(f64::MIN_POSITIVE).log(REACH).clamp(-1.0, 1.0) + 1.0) / 2.0;

@@ -1,4 +1,4 @@
-//! The kernel's cross-process copy, which is as fast as one process reaches another's memory.
+//! The kernel's cross-process copy, the fastest way to access another process's memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -10,18 +10,18 @@ use super::super::plain;
 
 const PAGE: usize = 4096;
 
-/// A cache line of its own, which other processes write a turn into.
+/// A separate cache line, into which other processes write a turn.
 #[repr(align(128))]
 pub(super) struct Line(pub(super) AtomicU64);
 
 impl Line {
-    /// Where it is in this process.
+    /// Returns its address in this process.
     pub(super) fn address(&self) -> u64 {
         std::ptr::from_ref(&self.0).addr() as u64
     }
 
-    /// Writes 8 bytes into the line of process `pid` at `va` and waits until the answer is in this one,
-    /// `count` times: seconds one way. The other side runs [`echo`](Self::echo).
+    /// Writes 8 bytes into the line of process `pid` at `va` and waits for the answer in this line, `count` times.
+    /// Returns the seconds one way. The other side runs [`echo`](Self::echo).
     pub(super) fn ping(&self, pid: i32, va: u64, count: u64) -> Result<f64> {
         let peer = ProcessMemory::new(pid, None)?;
         self.0.store(0, Ordering::Release);
@@ -33,7 +33,7 @@ impl Line {
         Ok(start.elapsed().as_secs_f64() / count as f64 / 2.0)
     }
 
-    /// The other side of [`ping`](Self::ping).
+    /// Runs the other side of [`ping`](Self::ping).
     pub(super) fn echo(&self, pid: i32, va: u64, count: u64) -> Result<()> {
         let peer = ProcessMemory::new(pid, None)?;
         let start = Instant::now();
@@ -45,7 +45,7 @@ impl Line {
     }
 }
 
-/// Memory that starts at a page, as perftest's does.
+/// Page-aligned memory, like perftest's.
 pub(super) struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -53,26 +53,26 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// All of it has been written to.
+    /// Allocates memory and writes all of it.
     pub(super) fn new(len: usize) -> Self {
         let bytes = vec![0x5a; len + PAGE];
         let start = bytes.as_ptr().addr().next_multiple_of(PAGE) - bytes.as_ptr().addr();
         Self { bytes, start, len }
     }
 
-    /// Where it is in this process.
+    /// Returns its address in this process.
     pub(super) fn address(&self) -> u64 {
         (self.bytes.as_ptr().addr() + self.start) as u64
     }
 
-    /// Writes it `count` times to the memory of process `pid` at `va`: bytes a second.
+    /// Writes it `count` times to the memory of process `pid` at `va`. Returns bytes per second.
     pub(super) fn write(&self, pid: i32, va: u64, count: u32) -> Result<f64> {
         let peer = ProcessMemory::new(pid, None)?;
         let bytes = &self.bytes[self.start..][..self.len];
         self.rate(count, || Ok(peer.write(va, bytes)?))
     }
 
-    /// Reads it `count` times from there: bytes a second.
+    /// Reads it `count` times from that memory. Returns bytes per second.
     pub(super) fn read(&mut self, pid: i32, va: u64, count: u32) -> Result<f64> {
         let peer = ProcessMemory::new(pid, None)?;
         let mut bytes = std::mem::take(&mut self.bytes);

@@ -1,4 +1,4 @@
-//! Fabrics of rdmux and of ibsim, and OpenSM on either.
+//! Fabrics of rdmux and of ibsim, with OpenSM on either.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -22,19 +22,19 @@ use rdmux_wire::Guid;
 use super::super::programs::require;
 use super::super::resources::share;
 
-/// The adapter that OpenSM runs on, and the host that has it: an adapter is given to the host of its name.
+/// The adapter that OpenSM uses, and the host that has it: an adapter is given to the host of its name.
 pub(super) const HOST: &str = "node1";
 /// How long a subnet may take to come up.
 const TIMEOUT: Duration = Duration::from_secs(900);
-/// How often is looked whether it is.
+/// The interval of checks whether it is up.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Where fabrics are started.
+/// The directory in which fabrics are started.
 pub(super) struct Ground {
     dir: tempfile::TempDir,
     /// This program.
     rdmux: PathBuf,
-    /// How many directories there are.
+    /// The number of subdirectories.
     dirs: Cell<u32>,
 }
 
@@ -50,9 +50,9 @@ pub(super) struct Fabric {
 /// A subnet that ibsim simulates. It ends when this is dropped.
 pub(super) struct Ibsim {
     process: Running,
-    /// What it is found by.
+    /// The name by which clients find it.
     name: String,
-    /// The name of the node that OpenSM runs on.
+    /// The name of the node that OpenSM uses.
     node: String,
     dir: PathBuf,
 }
@@ -60,7 +60,7 @@ pub(super) struct Ibsim {
 /// An OpenSM that has brought its subnet up. It ends when this is dropped.
 pub(super) struct OpenSm {
     process: Running,
-    /// How long that took, in seconds from its start until its log said so.
+    /// The seconds from its start until its log reported the subnet as up.
     pub(super) took: f64,
 }
 
@@ -75,14 +75,14 @@ impl Ground {
         Self::bare()
     }
 
-    /// For fabrics of rdmux alone.
+    /// Returns the ground for rdmux's fabrics only.
     pub(super) fn bare() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let rdmux = std::env::current_exe().context("cannot find this program's own file")?;
         Ok(Self { dir, rdmux, dirs: Cell::new(0) })
     }
 
-    /// A new directory.
+    /// Creates a new directory.
     fn dir(&self) -> Result<PathBuf> {
         self.dirs.set(self.dirs.get() + 1);
         let dir = self.dir.path().join(self.dirs.get().to_string());
@@ -90,7 +90,7 @@ impl Ground {
         Ok(dir)
     }
 
-    /// Brings up a fabric, with a manager of its own or without one.
+    /// Brings up a fabric, with or without its own manager.
     ///
     /// # Errors
     /// When it does not start.
@@ -110,7 +110,7 @@ impl Ground {
         Ok(Fabric { options, name, rdmux: self.rdmux.clone(), dir, opensm: None })
     }
 
-    /// Starts ibsim with the same nodes and cables as a fabric of this shape has.
+    /// Starts ibsim with the nodes and cables of a fabric of this shape.
     ///
     /// # Errors
     /// When it does not start.
@@ -125,7 +125,7 @@ impl Ground {
         ibsim.args(["-s", "-N", &nodes.to_string(), "-S", &nodes.to_string()]);
         ibsim.args(["-P", &(nodes * ports).to_string()]).arg(&file);
         ibsim.env("IBSIM_SOCKNAME", &name).current_dir(&dir);
-        // It ends when its console does.
+        // It ends when its console closes.
         let said = dir.join("ibsim.out");
         ibsim
             .stdin(Stdio::piped())
@@ -145,7 +145,7 @@ impl Ground {
 }
 
 impl Fabric {
-    /// Has OpenSM bring the subnet up, on one of its hosts.
+    /// Lets OpenSM bring the subnet up, on one of its hosts.
     ///
     /// # Errors
     /// When it does not come up.
@@ -157,10 +157,10 @@ impl Fabric {
         Ok(self.opensm.insert(OpenSm::start(&self.dir, opensm)?))
     }
 
-    /// Waits until its own manager has brought the subnet up.
+    /// Waits until the fabric's own manager has brought the subnet up.
     ///
     /// # Errors
-    /// When it does not come up, or not all of it.
+    /// When it does not come up completely.
     pub(super) fn until_up(&self) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -177,12 +177,12 @@ impl Fabric {
         }
     }
 
-    /// The memory of its process, in bytes.
+    /// Returns the memory of its process, in bytes.
     pub(super) fn memory(&self) -> Result<f64> {
         Ok(share(admin::status(&self.options, &self.name)?.pid)? as f64)
     }
 
-    /// All nodes and cables, and the LIDs of ports.
+    /// Returns all nodes and cables, and the LIDs of ports.
     pub(super) fn show(&self) -> Result<Snapshot> {
         Ok(admin::show(&self.options, &self.name)?)
     }
@@ -193,30 +193,30 @@ impl Fabric {
         Ok(MadFile::open(&self.options, &self.name, &port)?)
     }
 
-    /// Our program, with the fabric's runtime directory.
+    /// Returns a command for this program, with the fabric's runtime directory.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.rdmux);
         self.equip(&mut command);
         command
     }
 
-    /// Gives a program of ours that runtime directory.
+    /// Sets the fabric's runtime directory for an rdmux program.
     pub(super) fn equip(&self, command: &mut Command) {
         command.env("RDMUX_RUNTIME_DIR", self.runtime()).env("RDMUX_HOST", HOST);
         command.env_remove("RDMUX_FABRIC").env_remove("RUST_LOG");
     }
 
-    /// That directory.
+    /// Returns the runtime directory.
     pub(super) fn runtime(&self) -> &Path {
         self.options.user.path()
     }
 
-    /// A place for files of programs.
+    /// Returns a directory for the files of programs.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Runs it.
+    /// Runs this program with these arguments.
     pub(super) fn rdmux(&self, args: &[&str]) -> Result<()> {
         let out = self.command().args(args).output()?;
         let said = String::from_utf8_lossy(&out.stderr);
@@ -239,7 +239,7 @@ impl Drop for Fabric {
 }
 
 impl Ibsim {
-    /// Has OpenSM bring the subnet up.
+    /// Lets OpenSM bring the subnet up.
     ///
     /// # Errors
     /// When it does not come up.
@@ -250,17 +250,17 @@ impl Ibsim {
         OpenSm::start(&self.dir, opensm)
     }
 
-    /// The memory of its process, in bytes.
+    /// Returns the memory of its process, in bytes.
     pub(super) fn memory(&self) -> Result<f64> {
         Ok(share(self.process.0.id())? as f64)
     }
 }
 
 impl OpenSm {
-    /// Starts it, and takes the time until it says that the subnet is up.
+    /// Starts it, and measures the time until it reports that the subnet is up.
     fn start(dir: &Path, mut command: Command) -> Result<Self> {
         let (log, conf) = (dir.join("opensm.log"), dir.join("opensm.conf"));
-        // Neither of them may be taken for dead while others have the processor.
+        // Neither side may be considered dead while other processes have the processor.
         let text = format!(
             "partition_config_file {}\ntransaction_timeout 5000\nforce_log_flush TRUE\n",
             dir.join("none").display()
@@ -287,13 +287,13 @@ impl OpenSm {
         }
     }
 
-    /// The memory of its process, in bytes.
+    /// Returns the memory of its process, in bytes.
     pub(super) fn memory(&self) -> Result<f64> {
         Ok(share(self.process.0.id())? as f64)
     }
 }
 
-/// A process that is ended when this is dropped.
+/// A process that is killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -304,7 +304,8 @@ impl Drop for Running {
     }
 }
 
-/// ibsim's library that stands in for the files of adapters. Its folder has the name of the machine's architecture.
+/// Returns ibsim's library that replaces the files of adapters. Its directory is named after the machine's
+/// architecture.
 fn preload() -> Result<PathBuf> {
     let dirs = fs::read_dir("/usr/lib")?.flatten().map(|dir| dir.path());
     let files = dirs.chain(["/usr/lib".into()]).map(|dir| dir.join("umad2sim/libumad2sim.so"));
@@ -312,7 +313,7 @@ fn preload() -> Result<PathBuf> {
     files.next().context("libumad2sim.so is missing: install the Debian package libumad2sim0")
 }
 
-/// A program, which may be among those that only administrators have on their path.
+/// Returns the path of a program, which may be in a directory that only administrators have on their path.
 pub(super) fn program(name: &str) -> Result<PathBuf> {
     let admins = Path::new("/usr/sbin").join(name);
     if admins.is_file() {

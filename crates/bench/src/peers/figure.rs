@@ -1,11 +1,11 @@
-//! A row of the table: ours beside its peer's, and what their ratio should be.
+//! A row of the table: rdmux's figure, the reference, and the goals of their ratio.
 
 use serde::Serialize;
 
 use super::super::stats::{Unit, median};
 use super::spec::Row;
 
-/// What several rounds gave.
+/// The results of several rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -15,14 +15,14 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Of these rounds; zeros of none.
+    /// Summarizes these rounds; zeros if there are none.
     pub(super) fn of(rounds: &[f64]) -> Self {
         let least = rounds.iter().copied().min_by(f64::total_cmp).unwrap_or_default();
         let most = rounds.iter().copied().max_by(f64::total_cmp).unwrap_or_default();
         Self { median: median(rounds), least, most, rounds: rounds.len() }
     }
 
-    /// As people read it: the median, and below and above it by how many percent the others were.
+    /// Formats the median, with the percentages by which the other rounds were below and above it.
     pub(super) fn show(&self, unit: Unit) -> String {
         let value = unit.show(self.median);
         if self.rounds < 2 || self.median <= 0.0 {
@@ -33,19 +33,19 @@ impl Spread {
     }
 }
 
-/// Which way a ratio is taken, and which way it is better.
+/// How a ratio is computed, and whether more or less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Ratio {
-    /// Ours by the peer's; times, of which less is better.
+    /// rdmux divided by the reference; for times, of which less is better.
     Less,
-    /// Ours by the peer's; rates, of which more is better.
+    /// rdmux divided by the reference; for rates, of which more is better.
     More,
-    /// The peer's by ours: times, as if they were rates.
+    /// The reference divided by rdmux: times, treated as rates.
     Inverse,
 }
 
-/// How far a row came.
+/// Which goal a row has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Met {
@@ -64,19 +64,19 @@ pub(super) struct Figure {
     #[serde(skip_serializing_if = "str::is_empty")]
     pub(super) peer: &'static str,
     pub(super) beside: Option<Spread>,
-    /// Of the medians; without a peer, our median itself.
+    /// The ratio of the medians; without a reference, rdmux's median itself.
     pub(super) ratio: f64,
     pub(super) direction: Ratio,
     pub(super) at_least: Option<f64>,
     pub(super) aim: Option<f64>,
     pub(super) met: Option<Met>,
-    /// What the figure is made of.
+    /// The components of the figure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) parts: Vec<(&'static str, f64)>,
 }
 
 impl Figure {
-    /// From the rounds of both; `peer` is empty where there is none.
+    /// Computes a figure from the rounds of both; `peer` is empty if there is no reference.
     pub(super) fn new(row: Row, ours: &[f64], peer: &[f64]) -> Self {
         let spec = row.spec();
         let ours = Spread::of(ours);
@@ -108,12 +108,12 @@ impl Figure {
         this
     }
 
-    /// By what factor the ratio is better than `goal`: below one it is worse.
+    /// Returns the factor by which the ratio is better than `goal`: below one it is worse.
     pub(super) fn times_better_than(&self, goal: f64) -> f64 {
         self.better(self.ratio, goal)
     }
 
-    /// By what factor the aim is better than what is wanted at least.
+    /// Returns the factor by which the aim is better than the minimum goal.
     pub(super) fn aim_beyond(&self) -> Option<f64> {
         Some(self.better(self.aim?, self.at_least?))
     }
@@ -122,7 +122,7 @@ impl Figure {
         if self.direction == Ratio::Less { b / a } else { a / b }
     }
 
-    /// The ratio or one of its goals, as people read it: of a row without a peer it is a value.
+    /// Formats the ratio or one of its goals; for a row without a reference, it is a value.
     pub(super) fn show(&self, ratio: f64) -> String {
         if self.beside.is_none() { self.unit.show(ratio) } else { format!("{ratio:.2}") }
     }

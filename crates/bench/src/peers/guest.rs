@@ -1,7 +1,7 @@
-//! rxe and rdmux in one guest, by the same programs: the kernel's driver in the first network namespace, rdmux
-//! in namespace `b`, because both want UDP 4791.
+//! rxe and rdmux in one guest, measured by the same programs: the kernel's driver in the first network namespace,
+//! rdmux in namespace `b`, because both use UDP port 4791.
 //!
-//! The guest is conformance/peer-vm's. It is emulated, so that its figures are good for ratios only.
+//! The guest is that of conformance/peer-vm. It is emulated, so only the ratios of its figures are meaningful.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,15 +16,15 @@ use super::parse;
 use super::spec::Row;
 use rdmux_command::library;
 
-/// The guest's own part.
+/// The script that runs in the guest.
 const SCRIPT: &str = include_str!("guest.sh");
-/// Where the guest's maker is in the workspace.
+/// The path in the workspace of the program that makes the guest.
 const MAKER: &str = "conformance/peer-vm/peer-vm";
-/// An emulated guest is slow: so many rounds at most.
+/// The maximum number of rounds, because an emulated guest is slow.
 const ROUNDS: u32 = 3;
 
-/// Measures these rows in one guest: each with its figure, or why there is none. One that cannot be measured costs the
-/// others nothing.
+/// Measures these rows in one guest. Returns each row with its figure, or the reason why there is none. A row that
+/// cannot be measured does not affect the others.
 pub(super) fn measure(rows: &[Row], rounds: u32) -> Result<Vec<(Row, Result<Figure>)>> {
     require("qemu-system-x86_64")?;
     let share = tempfile::tempdir()?;
@@ -42,7 +42,7 @@ pub(super) fn measure(rows: &[Row], rounds: u32) -> Result<Vec<(Row, Result<Figu
     Ok(figures(rows, &said, &complaints, output.status))
 }
 
-/// From what the guest has printed. It may have failed when some of the rows were complete.
+/// Parses the guest's output. It may have failed after some rows were complete.
 fn figures(
     rows: &[Row],
     said: &str,
@@ -53,7 +53,7 @@ fn figures(
     rows.iter().map(|row| (*row, figure(*row, said).with_context(why))).collect()
 }
 
-/// The script knows a row by the name that it has for `--only`.
+/// Returns the script's name of a row, which is that of `--only`.
 fn name(row: Row) -> String {
     row.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
@@ -63,8 +63,8 @@ fn copy(file: &Path, to: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The maker of the guest, which is part of the sources: of the workspace that cargo runs us from, or that we
-/// are in.
+/// Returns the program that makes the guest, which is part of the sources: in the workspace from which cargo runs
+/// this program, or in the one of the working directory.
 fn maker() -> Result<PathBuf> {
     let here = std::env::current_dir()?;
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
@@ -75,7 +75,7 @@ fn maker() -> Result<PathBuf> {
     })
 }
 
-/// A row from everything that the guest has printed.
+/// Parses a row from the complete output of the guest.
 fn figure(row: Row, said: &str) -> Result<Figure> {
     let parse = match row {
         Row::GuestBw => parse::perftest_bandwidth,
@@ -96,13 +96,13 @@ fn figure(row: Row, said: &str) -> Result<Figure> {
     Ok(Figure::new(row, &values("rdmux")?, &values("rxe")?))
 }
 
-/// Enough to see what went wrong.
+/// Returns enough of the output to show what failed.
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// What follows each line `== TITLE` up to the next such line.
+/// Returns the text after each line `== TITLE` up to the next such line.
 fn sections<'t>(text: &'t str, title: &str) -> impl Iterator<Item = &'t str> {
     let parts = text.split("== ").skip(1).filter_map(|part| part.split_once('\n'));
     parts.filter(move |(t, _)| t.trim() == title).map(|(_, body)| body)

@@ -1,4 +1,5 @@
-//! Data on InfiniBand beside RoCE, and between two hosts of a subnet beside one: programs of perftest on both, in turns.
+//! Data transfer on InfiniBand compared with RoCE, and between two hosts of a subnet compared with one host: the
+//! programs of perftest alternate.
 
 use std::process::Command;
 
@@ -11,19 +12,19 @@ use super::spec::Row;
 
 /// The hosts.
 const HOSTS: [&str; 2] = ["bench-a", "bench-b"];
-/// What has processes of two hosts use UDP.
+/// Makes processes of two hosts use UDP.
 const NO_RINGS: &[(&str, &str)] = &[("RDMUX_HOST_RINGS", "off")];
 
 const LATENCY: &str = "ib_send_lat -s 8 -n 300000";
 const WIDE: &str = "ib_write_bw -s 65536 -n 30000";
 const LONG: &str = "ib_write_bw -s 1048576 -n 6000";
-/// As [`WIDE`], for where it takes longer.
+/// Like [`WIDE`], for connections that take longer.
 const WIDE_UDP: &str = "ib_write_bw -s 65536 -n 20000";
 
-/// A fabric with a manager and a switch, and two hosts on it, which have RoCE devices, too.
+/// A fabric with a subnet manager and a switch, and two hosts on it, which also have RoCE devices.
 pub(super) struct Subnet {
     fabric: Fabric,
-    // Behind the fabric, which has a directory in it.
+    // Dropped after the fabric, which has a directory in it.
     _ground: Ground,
 }
 
@@ -52,7 +53,7 @@ impl Subnet {
         Ok(this)
     }
 
-    /// Our side of a row, once.
+    /// Measures rdmux's side of a row once.
     pub(super) fn ours(&self, row: Row) -> Result<f64> {
         self.run(&match row {
             Row::IbLat => Run::new("ib", LATENCY, 0),
@@ -65,7 +66,7 @@ impl Subnet {
         })
     }
 
-    /// What it is compared with.
+    /// Measures the reference of a row once.
     pub(super) fn peer(&self, row: Row) -> Result<f64> {
         self.run(&match row {
             Row::IbLat => Run::new("roce", LATENCY, 0),

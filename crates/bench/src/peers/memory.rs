@@ -1,4 +1,4 @@
-//! What idle connected queue pairs hold: both processes and the service of their host.
+//! The memory of idle connected queue pairs: in both processes and in the service of their host.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -14,16 +14,16 @@ use super::spec::Row;
 use rdmux_command::child::Child;
 use rdmux_command::hosts::Hosts;
 
-/// A host that nothing else has used.
+/// A host that is used for nothing else.
 const HOST: &str = "bench-m";
-/// Connections, each of two queue pairs.
+/// The number of connections, each of two queue pairs.
 const CONNECTIONS: usize = 5_000;
 const AT_ONCE: usize = 64;
-/// In which what connecting has left to do is done. Nothing is timed here.
+/// The time in which the work that connecting leaves is finished. It is not measured.
 const REST: Duration = Duration::from_millis(500);
 
-/// Bytes for each queue pair, and who holds them. The queue pairs have 16 send and 16 receive requests, no registered
-/// memory, and share a completion queue; rings that the processes share count once; what the kernel holds
+/// Returns the bytes per queue pair, by their holders. The queue pairs have 16 send and 16 receive requests, no
+/// registered memory, and share a completion queue. Rings that the processes share count once; the kernel's memory
 /// for their sockets does not count.
 pub(super) fn measure(row: Row) -> Result<Figure> {
     let hosts = Hosts::up_to_end(&[HOST])?;
@@ -50,7 +50,7 @@ fn shares(pids: [u32; 3]) -> Result<[u64; 3]> {
     Ok([share(pids[0])?, share(pids[1])?, share(pids[2])?])
 }
 
-/// Has a process make connections and keep them.
+/// Makes a process establish connections and keep them.
 fn keep(client: &mut Child, to: SocketAddr) -> Result<()> {
     match client.ask(&Ask::CmConnect { to, count: CONNECTIONS, at_once: AT_ONCE })? {
         Answer::Done => Ok(()),

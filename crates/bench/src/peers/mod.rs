@@ -1,9 +1,9 @@
-//! `rdmux bench --peers`: how fast unmodified programs are on rdmux, and the subnet manager and the ACM services of a fabric, each beside the best that
-//! this machine has for the same purpose, in the same run.
+//! `rdmux bench --peers`: the speed of unmodified programs on rdmux, and of the subnet manager and the ACM services of a fabric, each
+//! compared in the same run with the best alternative on this machine.
 //!
-//! In reading order: here what a run is; `spec` is the table; `rows` runs programs, `copy`, `memory`, `opensm`, `administration`
-//! `infiniband`, `acm` (all on `fabrics`) and `guest` have what takes more; `parse` is what programs print, `part` our own peers' other side;
-//! `figure`, `report` and `chart` are what comes out.
+//! In reading order: here a run; `spec` is the table; `rows` runs programs; `copy`, `memory`, `opensm`, `administration`, `infiniband`,
+//! `acm` (all on `fabrics`) and `guest` measure rows that need more; `parse` reads the output of programs; `part` is the other side of the
+//! references; `figure`, `report` and `chart` are the results.
 
 mod acm;
 mod administration;
@@ -32,8 +32,8 @@ use self::rows::Bench;
 pub(super) use self::spec::Row;
 use super::BenchArgs;
 
-/// Runs `rdmux bench --peers`. What could not be measured is named at the end, and is a failure; a ratio
-/// that is missed is none.
+/// Runs `rdmux bench --peers`. Rows that could not be measured are listed at the end, and are a failure; a missed
+/// ratio is not.
 pub(super) fn run(args: &BenchArgs) -> Result<ExitCode> {
     let wanted = args.chosen::<Row>()?;
     let outcome = measure(&wanted, args.rounds)?;
@@ -44,7 +44,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
-/// The other side of what rdmux is compared with.
+/// Runs the other side of the references.
 pub(super) fn part() -> Result<()> {
     part::run()
 }

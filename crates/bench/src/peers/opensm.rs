@@ -1,8 +1,8 @@
-//! A subnet of 10,368 adapters is brought up: by OpenSM on our fabric and on ibsim, which carries management datagrams only, and
-//! by the manager that is part of our fabric.
+//! Bringing up a subnet of 10,368 adapters: by OpenSM on rdmux's fabric and on ibsim, which carries management datagrams only,
+//! and by the manager that is part of rdmux's fabric.
 //!
-//! All have the same nodes and cables. OpenSM's time is from its start until its log says that the subnet is up; starting the
-//! fabric, or ibsim, is not timed. The time of our manager includes the start of the fabric.
+//! All have the same nodes and cables. OpenSM's time is measured from its start until its log reports the subnet as up;
+//! starting the fabric, or ibsim, is not included. The time of rdmux's manager includes the start of the fabric.
 
 use std::time::Instant;
 
@@ -11,12 +11,13 @@ use rdmux_subnet::topology::Shape;
 
 use super::fabrics::Ground;
 
-/// Nodes and cables.
+/// The nodes and cables.
 const SHAPE: Shape = Shape::FatTree(10_368);
-/// OpenSM beside our manager: it may have so many datagrams on their way, where usually it has 4.
+/// OpenSM's options for the comparison with rdmux's manager: this many datagrams may be outstanding instead of the
+/// default of 4.
 const BESIDE_MANAGER: [&str; 2] = ["-n", "64"];
 
-/// Seconds that OpenSM takes on our fabric.
+/// Returns the seconds that OpenSM takes on rdmux's fabric.
 ///
 /// # Errors
 /// When the subnet does not come up.
@@ -25,7 +26,7 @@ pub(super) fn on_ours(ground: &Ground) -> Result<f64> {
     Ok(fabric.opensm(&[])?.took)
 }
 
-/// Seconds that OpenSM takes on ibsim.
+/// Returns the seconds that OpenSM takes on ibsim.
 ///
 /// # Errors
 /// As [`on_ours`].
@@ -33,16 +34,16 @@ pub(super) fn on_ibsim(ground: &Ground) -> Result<f64> {
     Ok(ground.ibsim(SHAPE)?.opensm(&[])?.took)
 }
 
-/// How a subnet came up.
+/// The cost of bringing up a subnet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Up {
-    /// Seconds that it took.
+    /// The seconds that it took.
     pub(super) time: f64,
-    /// The memory of all processes then, in bytes.
+    /// The memory of all processes when it was up, in bytes.
     pub(super) memory: f64,
 }
 
-/// The manager that is part of our fabric.
+/// Measures the manager that is part of rdmux's fabric.
 ///
 /// # Errors
 /// As [`on_ours`].
@@ -54,7 +55,7 @@ pub(super) fn own_manager(ground: &Ground) -> Result<Up> {
     Ok(Up { time, memory: fabric.memory()? })
 }
 
-/// What it is compared with: OpenSM on ibsim.
+/// Measures its reference, OpenSM on ibsim.
 ///
 /// # Errors
 /// As [`on_ours`].

@@ -1,29 +1,30 @@
-//! What programs print, as figures in SI units.
+//! Parses the output of programs to figures in SI units.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-/// perftest and UCX mean this by "MB".
+/// The "MB" of perftest and UCX.
 const MIB: f64 = (1 << 20) as f64;
 const MICROSECOND: f64 = 1e-6;
 
-/// perftest, `ib_*_lat`: the average time one way, in seconds.
+/// Parses the output of perftest's `ib_*_lat`: the average time one way, in seconds.
 pub(crate) fn perftest_latency(output: &str) -> Result<f64> {
     Ok(perftest(output, "t_avg[usec]", 5)? * MICROSECOND)
 }
 
-/// perftest, `ib_*_bw`: the average in bytes a second. Its peak may be 0.00: with few messages it is not taken.
+/// Parses the output of perftest's `ib_*_bw`: the average in bytes per second. Its peak may be 0.00, because it is
+/// not measured with few messages.
 pub(crate) fn perftest_bandwidth(output: &str) -> Result<f64> {
     Ok(perftest(output, "BW average[M", 3)? * MIB)
 }
 
-/// perftest, `ib_*_bw`: messages a second.
+/// Parses the output of perftest's `ib_*_bw`: messages per second.
 pub(super) fn perftest_messages(output: &str) -> Result<f64> {
     Ok(perftest(output, "MsgRate[Mpps]", 4)? * 1e6)
 }
 
-/// A column of the only row. Headings have blanks in them, so that columns go by number; `heading` shows that
-/// it is the table that we think.
+/// Returns a column of the only row. Headings contain blanks, so columns are numbered; `heading` checks that it is
+/// the expected table.
 fn perftest(output: &str, heading: &str, column: usize) -> Result<f64> {
     let mut lines = output.lines().skip_while(|l| !l.trim_start().starts_with("#bytes"));
     let header = lines.next().context("there is no table")?;
@@ -32,22 +33,22 @@ fn perftest(output: &str, heading: &str, column: usize) -> Result<f64> {
     positive(row.split_whitespace().nth(column), heading)
 }
 
-/// `ucx_perftest -f -v` with a test of latency: overall seconds one way.
+/// Parses the output of `ucx_perftest -f -v` with a latency test: overall seconds one way.
 pub(super) fn ucx_latency(output: &str) -> Result<f64> {
     Ok(ucx(output, "overall_lat")? * MICROSECOND)
 }
 
-/// `ucx_perftest -f -v` with a test of bandwidth: overall bytes a second.
+/// Parses the output of `ucx_perftest -f -v` with a bandwidth test: overall bytes per second.
 pub(super) fn ucx_bandwidth(output: &str) -> Result<f64> {
     Ok(ucx(output, "overall_bw")? * MIB)
 }
 
-/// `ucx_perftest -f -v` with a test of bandwidth: overall messages a second.
+/// Parses the output of `ucx_perftest -f -v` with a bandwidth test: overall messages per second.
 pub(super) fn ucx_messages(output: &str) -> Result<f64> {
     ucx(output, "overall_mr")
 }
 
-/// A column of the only row of comma-separated values, which may follow warnings.
+/// Returns a column of the only row of comma-separated values, which may follow warnings.
 fn ucx(output: &str, name: &str) -> Result<f64> {
     let mut lines = output.lines().skip_while(|l| !l.starts_with("iterations,"));
     let header = lines.next().context("there is no table")?;
@@ -56,7 +57,7 @@ fn ucx(output: &str, name: &str) -> Result<f64> {
     positive(lines.next().and_then(|row| row.split(',').nth(column)), name)
 }
 
-/// `iperf3 --json`: what the receiver got, in bytes a second.
+/// Parses the output of `iperf3 --json`: the bytes per second at the receiver.
 pub(super) fn iperf3(output: &str) -> Result<f64> {
     let all: Value = serde_json::from_str(output).context("no JSON")?;
     if let Some(why) = all["error"].as_str() {
@@ -66,7 +67,7 @@ pub(super) fn iperf3(output: &str) -> Result<f64> {
     Ok(bits.context("no end.sum_received.bits_per_second")? / 8.0)
 }
 
-/// `cmtime`: seconds for each connection, all steps together.
+/// Parses the output of `cmtime`: the seconds per connection, all steps together.
 pub(super) fn cmtime(output: &str) -> Result<f64> {
     const STEPS: [&str; 7] = [
         "create id",
@@ -81,7 +82,7 @@ pub(super) fn cmtime(output: &str) -> Result<f64> {
     let step = |name: &&str| {
         let row = rows.iter().find(|(step, _)| step.trim_end() == *name);
         let (_, values) = row.with_context(|| format!("there is no step {name}"))?;
-        // Columns may touch each other; the last does not.
+        // Columns may be joined; the last one is separate.
         positive(values.split_whitespace().last(), name)
     };
     let micros = STEPS.iter().map(step).sum::<Result<f64>>()?;
@@ -147,7 +148,7 @@ mod tests {
         let text = include_str!("samples/cmtime.txt");
         let all = 18.30 + 56.95 + 37.53 + 255.17 + 1506.04 + 830.06 + 17.30;
         assert!(near(cmtime(text).unwrap(), all * MICROSECOND));
-        // What it prints when the server was not there.
+        // The output when the server was not running.
         let failed =
             text.replace("connect      :      150.60     115.26   17044.00    1506.04", "");
         assert!(cmtime(&failed).is_err());

@@ -1,4 +1,4 @@
-//! The other side of what rdmux is compared with: a process that has nothing to do with rdmux.
+//! The other side of the references: a process that does not use rdmux.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
@@ -15,42 +15,42 @@ use rdmux_command::child;
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
-    /// Have so many bytes of memory; answered by [`Answer::Memory`].
+    /// Allocate this many bytes of memory; answered by [`Answer::Memory`].
     Memory(usize),
-    /// Have a cache line; answered by [`Answer::Memory`].
+    /// Allocate a cache line; answered by [`Answer::Memory`].
     Line,
-    /// Answer each turn that is written into that line by writing into a line of another process.
+    /// Answer each turn written into that line by writing into a line of another process.
     LineEcho {
         /// That process.
         pid: i32,
         /// The address of its line.
         va: u64,
-        /// Turns.
+        /// The number of turns.
         count: u64,
     },
-    /// Send datagrams back.
+    /// Echo datagrams.
     UdpEcho {
-        /// Where to listen.
+        /// The address to listen at.
         at: IpAddr,
-        /// Datagrams.
+        /// The number of datagrams.
         count: u32,
     },
     /// Connect to a Unix socket, and answer messages of one length by messages of another.
     UnixEcho {
-        /// Where to connect.
+        /// The socket to connect to.
         path: PathBuf,
-        /// Bytes that come.
+        /// The size of received messages in bytes.
         request: usize,
-        /// Bytes that go.
+        /// The size of sent messages in bytes.
         reply: usize,
-        /// Messages.
+        /// The number of messages.
         count: u32,
     },
     /// Accept TCP connections and close them.
     TcpClose {
-        /// Where to listen.
+        /// The address to listen at.
         at: IpAddr,
-        /// Connections.
+        /// The number of connections.
         count: u32,
     },
 }
@@ -60,13 +60,13 @@ pub(super) enum Ask {
 pub(super) enum Answer {
     /// Memory at this address.
     Memory(u64),
-    /// Now the asker may come.
+    /// The requester may connect now.
     Listening(SocketAddr),
-    /// It is over.
+    /// The request is done.
     Done,
 }
 
-/// Does what it is asked until nobody asks any more.
+/// Serves requests until its input closes.
 pub(super) fn run() -> Result<()> {
     let line = Line(AtomicU64::new(0));
     let mut memory = Buffer::new(0);

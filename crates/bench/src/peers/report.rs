@@ -1,4 +1,4 @@
-//! What a run of the table comes to: rows, and what could not be measured.
+//! The results of a run of the table: rows, and those that could not be measured.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use super::spec::Row;
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
 
-/// All of it.
+/// All results.
 #[derive(Default, Serialize)]
 pub(super) struct Outcome {
     pub(super) rows: Vec<Figure>,
@@ -32,7 +32,7 @@ impl Missing {
 }
 
 impl Outcome {
-    /// A row, or why it could not be measured.
+    /// Adds a row, or the reason why it could not be measured.
     pub(super) fn take(&mut self, row: Row, figure: Result<Figure>) {
         match figure {
             Ok(figure) => self.rows.push(figure),
@@ -40,12 +40,12 @@ impl Outcome {
         }
     }
 
-    /// Only what is missing is a failure.
+    /// Returns the exit code. Only missing rows are a failure.
     pub(super) fn code(&self) -> ExitCode {
         if self.missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    /// Prints the table and what is missing, or all of it as JSON.
+    /// Prints the table and the missing rows, or all of it as JSON.
     pub(super) fn print(&self, json: bool) -> Result<()> {
         if json {
             return output::json(self);
@@ -72,7 +72,7 @@ impl Outcome {
     }
 }
 
-/// Of times, and of memory, "at least" is an upper bound, and is printed as one.
+/// Formats a row. For times and memory, the minimum goal is an upper bound, and is printed as one.
 fn row(f: &Figure) -> [String; 8] {
     let sign = if f.direction == Ratio::Less { "<=" } else { ">=" };
     let goal = |goal: Option<f64>| goal.map_or(String::new(), |g| format!("{sign} {}", f.show(g)));
@@ -98,7 +98,7 @@ fn row(f: &Figure) -> [String; 8] {
 pub(super) mod tests {
     use super::*;
 
-    /// Made-up figures: one of each kind.
+    /// Returns made-up figures, one of each kind.
     pub(in super::super) fn figures() -> Vec<Figure> {
         let mut memory = Figure::new(Row::Memory, &[3000.0], &[]);
         memory.parts = vec![("client", 1000.0), ("service", 2000.0)];

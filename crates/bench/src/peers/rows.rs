@@ -1,4 +1,4 @@
-//! The rows that programs on this machine measure, and the order of their rounds.
+//! The rows measured by programs on this machine, and the order of their rounds.
 
 use std::cell::RefCell;
 use std::io::IsTerminal as _;
@@ -28,37 +28,37 @@ use rdmux_command::hosts::Hosts;
 /// The hosts.
 const HOSTS: [&str; 2] = ["bench-a", "bench-b"];
 const MIB: usize = 1 << 20;
-/// Copies of 1 MiB in a round, as many as perftest makes.
+/// The number of copies of 1 MiB in a round, as in perftest.
 const COPIES: u32 = 6_000;
-/// Turns of a ping-pong in a round.
+/// The number of ping-pong turns in a round.
 const PINGS: u32 = 200_000;
 const UDP_PINGS: u32 = 30_000;
 const CONNECTIONS: u32 = 1_000;
-/// TCP connections that come up at once: more do not make it faster.
+/// The number of concurrent TCP connects: more do not make it faster.
 const AT_ONCE: u32 = 64;
 
-/// What runs between hosts.
+/// The program for rows between hosts.
 const WIDE: &str = "ib_write_bw -s 65536 -n 30000";
 const SMALL: &str = "ib_send_lat -s 64 -n 30000";
 
-/// Where a queue pair's peer is: the number of its host.
+/// The location of a queue pair's peer: the number of its host.
 const SAME: usize = 0;
 const OTHER: usize = 1;
 
-/// What finds a figure in what a program prints.
+/// Extracts a figure from a program's output.
 type Parse = fn(&str) -> Result<f64>;
-/// Names and values for a program's environment.
+/// Variables for a program's environment.
 type Variables<'v> = &'v [(&'v str, &'v str)];
 
-/// Each side loses one packet in a hundred that comes to it.
+/// Makes each side lose one of a hundred received packets.
 const LOSS: Variables<'_> = &[("RDMUX_LOSS", "1")];
 
-/// Everything that measuring needs.
+/// The state of a run.
 pub(super) struct Bench {
     rounds: u32,
     progress: ProgressBar,
     hosts: Hosts,
-    /// Of rows that are measured together those that were not asked for yet.
+    /// The figures of rows that were measured together with others, and not requested yet.
     taken: RefCell<Vec<(Row, Result<Figure>)>>,
 }
 
@@ -72,7 +72,7 @@ impl Bench {
         Ok(Self { rounds, progress, hosts: Hosts::up_to_end(&HOSTS)?, taken: RefCell::default() })
     }
 
-    /// Says what happens now.
+    /// Prints what is being measured.
     pub(super) fn say(&self, what: &str) {
         self.progress.set_message(what.to_owned());
         self.progress.tick();
@@ -164,7 +164,7 @@ impl Bench {
         }
     }
 
-    /// One of several rows that are measured together, all of them the first time.
+    /// Returns one of several rows that are measured together. The first call measures all of them.
     fn together(
         &self,
         row: Row,
@@ -179,7 +179,7 @@ impl Bench {
         taken.swap_remove(at).1
     }
 
-    /// Our manager beside OpenSM on ibsim: time and memory.
+    /// Measures rdmux's manager compared with OpenSM on ibsim: time and memory.
     fn own_manager(&self) -> Result<Vec<(Row, Result<Figure>)>> {
         let ground = Ground::new()?;
         let (mut ours, mut peer) = (Vec::new(), Vec::new());
@@ -196,7 +196,7 @@ impl Bench {
         Ok(vec![figure(Row::SubnetUp, |up| up.time), figure(Row::SubnetMemory, |up| up.memory)])
     }
 
-    /// Our administration beside OpenSM's.
+    /// Measures rdmux's subnet administration compared with OpenSM's.
     fn administration(&self) -> Result<Vec<(Row, Result<Figure>)>> {
         self.say("questions to subnet administration");
         let ground = Ground::new()?;
@@ -211,12 +211,12 @@ impl Bench {
         ])
     }
 
-    /// How many rounds there are.
+    /// Returns the number of rounds.
     pub(super) fn rounds(&self) -> u32 {
         self.rounds
     }
 
-    /// Rounds of the peer and of ours, one after the other.
+    /// Alternates rounds of the reference and of rdmux.
     pub(super) fn alternate(
         &self,
         row: Row,
@@ -233,7 +233,7 @@ impl Bench {
         Ok(Figure::new(row, &a, &b))
     }
 
-    /// A program of perftest and its server on host number `to`.
+    /// Runs a program of perftest and its server on host number `to`.
     fn perftest(
         &self,
         line: &str,
@@ -261,7 +261,7 @@ impl Bench {
         let mut peer = stranger()?;
         let (here, there) = (i32::try_from(std::process::id())?, i32::try_from(peer.id())?);
         let tracer = Pid::from_raw(there).context("a process without a number")?;
-        // A system without Yama refuses, and needs none.
+        // A kernel without Yama refuses this, and does not need it.
         let _ = set_ptracer(PTracer::ProcessID(tracer));
         let va = memory_of(&mut peer, &Ask::Line)?;
         self.alternate(row, ours, || {
@@ -272,7 +272,7 @@ impl Bench {
         })
     }
 
-    /// Copies between as much memory as perftest has: one buffer on each side.
+    /// Measures copies between as much memory as perftest has: one buffer on each side.
     fn copies(&self, row: Row, ours: impl FnMut() -> Result<f64>) -> Result<Figure> {
         let mut buffer = Buffer::new(MIB);
         let mut peer = stranger()?;
@@ -296,8 +296,8 @@ impl Bench {
         })
     }
 
-    /// cmtime takes all connections through one step after the other. All steps count: a connection of TCP, too, is
-    /// made, accepted and closed.
+    /// Measures connections. cmtime takes all connections through one step after the other. All steps count, because
+    /// a TCP connection is also opened, accepted and closed.
     fn connections(&self, row: Row) -> Result<Figure> {
         let mut peer = stranger()?;
         let at = self.hosts.address(SAME)?;
@@ -322,7 +322,7 @@ impl Bench {
     }
 }
 
-/// A process that has nothing to do with rdmux.
+/// Starts a process that does not use rdmux.
 pub(super) fn stranger() -> Result<Child> {
     Child::spawn("that rdmux is compared with", &["part", "bench-peer"])
 }
@@ -348,14 +348,14 @@ pub(super) fn done(peer: &mut Child) -> Result<()> {
     }
 }
 
-/// `ucx_perftest` and its server on these transports.
+/// Runs `ucx_perftest` and its server on these transports.
 fn ucx(transports: &str, args: &str, parse: Parse) -> Result<f64> {
     const PROGRAM: &str = "ucx_perftest";
     require(PROGRAM)?;
     let port = free_port()?;
     let command = || {
         let mut command = Command::new(PROGRAM);
-        // A large message is read by its receiver: the faster of the two ways that cma has with one copy.
+        // The receiver reads a large message: this is the faster of the two schemes of cma with one copy.
         command.env("UCX_TLS", transports).env("UCX_RNDV_SCHEME", "get_zcopy");
         command.env("UCX_NET_DEVICES", "lo").env("UCX_WARN_UNUSED_ENV_VARS", "n");
         command.args(["-p", &port.to_string()]);
@@ -366,7 +366,7 @@ fn ucx(transports: &str, args: &str, parse: Parse) -> Result<f64> {
     pair(&mut command(), &mut client, || Ok(tcp_listens(port)), parse)
 }
 
-/// One stream of TCP over the loopback interface for a second: bytes a second.
+/// Measures one TCP stream over the loopback interface for a second. Returns bytes per second.
 fn iperf3() -> Result<f64> {
     const PROGRAM: &str = "iperf3";
     const HERE: &str = "127.0.0.1";

@@ -1,4 +1,4 @@
-//! The table: what is measured, beside what, and how their ratio should be.
+//! The table: what is measured, its reference, and the goals of their ratio.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -84,16 +84,16 @@ pub(crate) enum Row {
     AcmPairsOpensm,
 }
 
-/// What a row is.
+/// The specification of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spec {
     pub(super) what: &'static str,
-    /// What it is compared with; empty if with nothing.
+    /// The reference; empty if there is none.
     pub(super) peer: &'static str,
     pub(super) unit: Unit,
     pub(super) ratio: Ratio,
-    /// The ratio that is wanted at least (of times, at most) and the one aimed at; without them the row is only
-    /// reported. A row without a peer has values here, in its unit.
+    /// The minimum ratio (for times, the maximum) and the aim; without them the row is only reported. For a row
+    /// without a reference these are values, in its unit.
     pub(super) goals: Option<(f64, f64)>,
 }
 
@@ -104,12 +104,12 @@ const ROCE: &str = "the same on RoCE";
 const SAME: &str = "the same, same host";
 
 impl Row {
-    /// Whether it is measured in a guest, all such rows together.
+    /// Returns whether it is measured in a guest, together with all such rows.
     pub(super) const fn is_in_guest(self) -> bool {
         matches!(self, Self::GuestBw | Self::GuestLat | Self::GuestCm)
     }
 
-    /// What it is, and its goals.
+    /// Returns its specification, with its goals.
     pub(super) const fn spec(self) -> Spec {
         let (what, peer, unit) = match self {
             Self::SendLat => ("ib_send_lat 8 B, same host", "ucx tag_lat, posix", TIME),

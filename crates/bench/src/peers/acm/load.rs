@@ -1,4 +1,4 @@
-//! Clients of an ACM service, ours or Debian's, that resolve by the protocol of ibacm over a Unix socket.
+//! Clients of an ACM service, rdmux's or Debian's, that use the protocol of ibacm over a Unix socket.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -11,25 +11,25 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::name;
 
-/// The bytes of an answer with one path.
+/// The size of an answer with one path, in bytes.
 pub(in super::super) const REPLY: usize = Header::LEN + ENTRY_LEN;
-/// How long an answer is waited for. ibacm asks three times, two seconds each.
+/// The timeout of an answer. ibacm makes three attempts of two seconds each.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The request for the path from one name to another.
+/// Returns the request for the path from one name to another.
 pub(super) fn request(source: &str, dest: &str) -> Result<Vec<u8>> {
     let query =
         Query::Resolve { source: Some(name(source)?), dest: name(dest)?, cached_only: false };
     Ok(Request { tid: 1, query }.to_bytes().to_vec())
 }
 
-/// A connection, with one request at a time.
+/// A connection with one request at a time.
 pub(super) struct Socket {
     stream: UnixStream,
 }
 
 impl Socket {
-    /// Connects to the service that listens there.
+    /// Connects to the service that listens at a path.
     pub(super) fn connect(path: &Path) -> Result<Self> {
         let stream = UnixStream::connect(path);
         let this =
@@ -42,10 +42,10 @@ impl Socket {
         Self { stream }
     }
 
-    /// Asks, waits, and looks at the answer as a whole.
+    /// Sends a request, waits, and checks the whole answer.
     ///
     /// # Errors
-    /// When it is no path.
+    /// When it is not a path.
     pub(super) fn ask(&mut self, request: &[u8]) -> Result<()> {
         self.stream.write_all(request)?;
         let (mut buf, mut got) = ([0; MAX_LEN], 0);
@@ -63,7 +63,7 @@ impl Socket {
         }
     }
 
-    /// Asks the same again and again; seconds for there and back. Of the answers only the lengths are looked at: one that is none is shorter.
+    /// Repeats a request. Returns the seconds per round trip. Checks only the length of answers: failures are shorter.
     pub(super) fn ping(&mut self, request: &[u8], count: u32) -> Result<f64> {
         let mut buf = [0; REPLY];
         let start = Instant::now();
@@ -75,7 +75,8 @@ impl Socket {
     }
 }
 
-/// So many clients in one thread, each of which asks as soon as it has its answer; answers a second.
+/// Runs this many clients in one thread, each of which sends a request as soon as it has its answer. Returns answers
+/// per second.
 pub(super) fn together(path: &Path, request: &[u8], clients: usize, count: u32) -> Result<f64> {
     let connect = |_| Ok(Socket::connect(path)?.stream);
     let mut streams: Vec<UnixStream> = (0..clients).map(connect).collect::<Result<_>>()?;
@@ -105,7 +106,7 @@ pub(super) fn together(path: &Path, request: &[u8], clients: usize, count: u32) 
     Ok(f64::from(count) / start.elapsed().as_secs_f64())
 }
 
-/// Which streams have something to read. Waits until one has.
+/// Returns the streams that are readable. Waits until one is.
 fn ready(streams: &[UnixStream]) -> Result<Vec<usize>> {
     let mut fds: Vec<_> = streams.iter().map(|s| PollFd::new(s, PollFlags::IN)).collect();
     let timeout = rustix::event::Timespec { tv_sec: TIMEOUT.as_secs() as _, tv_nsec: 0 };
@@ -115,7 +116,7 @@ fn ready(streams: &[UnixStream]) -> Result<Vec<usize>> {
     Ok(fds.iter().enumerate().filter(|(_, fd)| is_ready(fd)).map(|(n, _)| n).collect())
 }
 
-/// What a service is compared with: a process that answers so many messages by others, and does nothing else.
+/// Answers this many messages and does nothing else, in a process that is the reference for a service.
 pub(in super::super) fn echo(path: &Path, request: usize, reply: usize, count: u32) -> Result<()> {
     ensure!(request <= MAX_LEN && reply <= MAX_LEN, "messages are longer than ACM's");
     let mut stream = UnixStream::connect(path)?;
@@ -148,7 +149,7 @@ mod tests {
         assert!(time > 0.0);
     }
 
-    /// Answers those who connect by messages of this length.
+    /// Answers the messages of connecting clients with messages of this length.
     fn serve(listener: &UnixListener, clients: usize, reply: usize) {
         let request = request("a", "b").unwrap().len();
         for _ in 0..clients {
@@ -156,7 +157,7 @@ mod tests {
             thread::spawn(move || {
                 let mut buf = [0; MAX_LEN];
                 while stream.read_exact(&mut buf[..request]).is_ok() {
-                    // A client that has what it wants is gone.
+                    // A client that has finished is gone.
                     let _ = stream.write_all(&[0; MAX_LEN][..reply]);
                 }
             });

@@ -1,6 +1,6 @@
-//! ACM: how fast names become paths, by our service and by Debian's ibacm, on one fabric.
+//! ACM: the rate of resolving names to paths, with rdmux's service and with Debian's ibacm, on one fabric.
 //!
-//! In reading order: here the rows; `services` are hosts and what runs on them, `load` the clients, which speak the protocol of ibacm to
+//! In reading order: here the rows; `services` are hosts and their services, `load` the clients, which use the protocol of ibacm with
 //! either service, `pairs` is 64 hosts, each of which resolves all others.
 
 mod load;
@@ -27,20 +27,20 @@ pub(super) use self::load::echo;
 pub(super) use self::pairs::Pairs;
 pub(super) use self::services::Manager;
 
-/// Cached resolves of a round by one client.
+/// The number of cached resolves of a round by one client.
 const RESOLVES: u32 = 50_000;
-/// The same through shared memory.
+/// The number of resolves through shared memory.
 const READS: u32 = 1_000_000;
-/// The same by many clients together, and how many those are.
+/// The number of resolves by many concurrent clients, and the number of clients.
 const TOGETHER: u32 = 100_000;
 const CLIENTS: usize = 64;
-/// Resolves of a round that are in no cache: as many names of the other host.
+/// The number of uncached resolves of a round, each of another name of the other host.
 const COLD: u32 = 64;
-/// How long a service may take to answer.
+/// The timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Bench {
-    /// A cached resolve by the socket, beside a ping-pong of as many bytes.
+    /// Measures a cached resolve over the socket, compared with a ping-pong of the same size.
     pub(super) fn acm_latency(&self, row: Row) -> Result<Figure> {
         let ground = Ground::bare()?;
         let ours = Pair::<Ours>::new(&ground, 0)?;
@@ -63,7 +63,7 @@ impl Bench {
         )
     }
 
-    /// Cached resolves a second by the socket, of 64 clients, beside ibacm.
+    /// Measures cached resolves per second over the socket, of 64 clients, compared with ibacm.
     pub(super) fn acm_rate(&self, row: Row) -> Result<Figure> {
         program("ibacm")?;
         let ground = Ground::bare()?;
@@ -78,7 +78,8 @@ impl Bench {
         )
     }
 
-    /// Cached resolves a second of one client through our library, beside one of ibacm's by its socket.
+    /// Measures cached resolves per second of one client through rdmux's library, compared with one of ibacm over its
+    /// socket.
     pub(super) fn acm_library(&self, row: Row) -> Result<Figure> {
         program("ibacm")?;
         let ground = Ground::bare()?;
@@ -104,13 +105,13 @@ impl Bench {
         )
     }
 
-    /// A resolve by multicast, beside ibacm's: each of a name that nobody has asked for before.
+    /// Measures a resolve by multicast, compared with ibacm: each of a name that was not requested before.
     pub(super) fn acm_cold(&self, row: Row) -> Result<Figure> {
         program("ibacm")?;
         let ground = Ground::bare()?;
         let names = self.rounds() * COLD;
         let ours = Pair::<Ours>::new(&ground, names)?;
-        // On a fabric of its own: each request wakes all who hear the group.
+        // On a separate fabric: each request wakes all members of the group.
         let debian = Pair::<Debian>::new(&ground, names)?;
         let mut ours = Cold::new(&ours)?;
         let mut debian = Cold::new(&debian)?;
@@ -121,7 +122,7 @@ impl Bench {
         Ok(figure)
     }
 
-    /// 64 hosts, each of which resolves all others, beside as many questions to administration.
+    /// Measures 64 hosts, each of which resolves all others, compared with as many queries to subnet administration.
     pub(super) fn acm_pairs(&self, row: Row, manager: Manager) -> Result<Figure> {
         if manager == Manager::OpenSm {
             program("opensm")?;
@@ -132,7 +133,7 @@ impl Bench {
     }
 }
 
-/// A client that resolves one name of the other host after the other.
+/// A client that resolves the names of the other host one after another.
 struct Cold<'p, S: Service> {
     pair: &'p Pair<S>,
     socket: Socket,
@@ -146,7 +147,7 @@ impl<'p, S: Service> Cold<'p, S> {
         Ok(Self { pair, socket, next: 0 })
     }
 
-    /// Seconds that a resolve takes.
+    /// Returns the seconds that a resolve takes.
     fn resolve(&mut self) -> Result<f64> {
         let of = self.next..self.next + COLD;
         self.next = of.end;
@@ -160,19 +161,19 @@ impl<'p, S: Service> Cold<'p, S> {
     }
 }
 
-/// A name as ACM has it.
+/// Returns a name in ACM's form.
 fn name(text: &str) -> Result<Address> {
     Address::name(text).with_context(|| format!("{text} is too long for a name"))
 }
 
-/// A program of ours that is installed beside this one.
+/// Returns the path of an rdmux program that is installed beside this one.
 fn beside(program: &str) -> Result<std::path::PathBuf> {
     let path = std::env::current_exe()?.with_file_name(program);
     ensure!(path.is_file(), "{} is missing: build all of rdmux-cli", path.display());
     Ok(path)
 }
 
-/// The library, as a program has it that knows where the service's files are.
+/// Returns a library client as in a program that knows the locations of the service's files.
 fn library(runtime: &Path) -> Client {
     Client::new([Target::Tools(rdmux_acm_client::Places::new(runtime, runtime))])
 }

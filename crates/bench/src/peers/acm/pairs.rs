@@ -1,7 +1,7 @@
-//! 64 hosts of one fabric, each of which wants the paths to all others at the same time: from its ACM service, none of which knows anything, or
-//! from subnet administration, by a question for each pair.
+//! 64 hosts of one fabric, each of which needs the paths to all others at the same time: from its ACM service, all of which start with
+//! empty caches, or from subnet administration, with a query for each pair.
 //!
-//! Either way a host has one client, a thread, which asks for all its paths and then waits for the answers, by a connection that it has already.
+//! Either way a host has one client, a thread, which sends all its requests and then waits for the answers, over an existing connection.
 
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -22,17 +22,17 @@ use super::services::{Manager, Running, Stage, own_service};
 use super::{TIMEOUT, library, name};
 use crate::peers::fabrics::Ground;
 
-/// How many hosts there are.
+/// The number of hosts.
 const HOSTS: usize = 64;
-/// Adapters and cables.
+/// The adapters and cables.
 const SHAPE: &str = "fattree:64";
-/// How long an answer of administration is waited for, in milliseconds.
+/// The timeout of an answer of subnet administration, in milliseconds.
 const TIMEOUT_MS: u32 = 20_000;
 
-/// The hosts, and two clients on each.
+/// The hosts, with two clients on each.
 pub(in super::super) struct Pairs {
     hosts: Vec<Host>,
-    // Behind the services, which run on it.
+    // Dropped after the services, which run on it.
     _stage: Stage,
 }
 
@@ -41,22 +41,22 @@ struct Host {
     name: String,
     gid: Gid,
     service: Running,
-    /// Of its service.
+    /// A client of its service.
     control: Client,
     requests: Mutex<Requests>,
-    /// Where administration is asked.
+    /// The interface for queries to subnet administration.
     file: MadFile,
     agent: u32,
     manager: Lid,
 }
 
 impl Pairs {
-    /// Starts hosts and services, with the options that `ib_acme -O` writes for so many.
+    /// Starts hosts and services, with the options that `ib_acme -O` writes for this many hosts.
     ///
     /// # Errors
     /// When one does not start.
     pub(in super::super) fn new(ground: &Ground, manager: Manager) -> Result<Self> {
-        // The adapters are called like this, and each is given to the host of its name.
+        // The adapters have these names, and each is given to the host of its name.
         let names: Vec<_> = (1..=HOSTS).map(|n| format!("node{n}")).collect();
         let stage = Stage::new(ground, SHAPE, &names, manager)?;
         let shown = stage.fabric.show()?;
@@ -79,7 +79,7 @@ impl Pairs {
                 rmpp_version: 1,
                 ..Registration::default()
             })?;
-            // An adapter's port has the GUID behind its node's.
+            // The GUID of an adapter's port follows that of its node.
             let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(guid.0 + 1));
             let control = library(&service.runtime);
             let requests = Mutex::new(connect(&service)?);
@@ -87,7 +87,7 @@ impl Pairs {
         };
         let hosts = names.into_iter().map(host).collect::<Result<_>>()?;
         let this = Self { hosts, _stage: stage };
-        // Until all have joined.
+        // Waits until all have joined.
         let start = Instant::now();
         while let Err(e) = this.by_acm() {
             ensure!(start.elapsed() < TIMEOUT * 3, "{e:#}");
@@ -95,7 +95,7 @@ impl Pairs {
         Ok(this)
     }
 
-    /// Seconds until all have all paths, by ACM.
+    /// Measures the seconds until all hosts have all paths, by ACM.
     ///
     /// # Errors
     /// When a path is missing.
@@ -106,14 +106,14 @@ impl Pairs {
         self.together(|host, gate| {
             let mut requests = host.requests.lock().unwrap_or_else(PoisonError::into_inner);
             let source = Some(name(&host.name)?);
-            // The way to itself is known: this has the client connected, as that of administration is.
+            // The path to itself is known: this connects the client, as that of subnet administration is.
             let query = Query::Resolve { source, dest: name(&host.name)?, cached_only: false };
             // Unless answers to a round that has failed may still come.
             let used =
                 requests.is_empty() || connect(&host.service).map(|new| *requests = new).is_ok();
             requests.start(&query, TIMEOUT);
             let connected = take(requests.wait(TIMEOUT));
-            // All come here, also who fails.
+            // All threads pass here, even those that failed.
             gate.pass();
             let start = Instant::now();
             connected?;
@@ -130,10 +130,10 @@ impl Pairs {
         })
     }
 
-    /// The same by questions to administration.
+    /// Measures the same by queries to subnet administration.
     ///
     /// # Errors
-    /// The same.
+    /// As [`by_acm`](Self::by_acm).
     pub(in super::super) fn by_administration(&self) -> Result<f64> {
         self.together(|host, gate| {
             gate.pass();
@@ -162,7 +162,7 @@ impl Pairs {
         self.hosts.iter().filter(move |other| other.gid != own)
     }
 
-    /// Runs this for each host at the same time, which returns when it began; seconds from the first that begins to the last that is done.
+    /// Runs this for each host at the same time; it returns when it began. Returns the seconds from the first start to the last end.
     fn together(&self, run: impl Fn(&Host, &Gate) -> Result<Instant> + Sync) -> Result<f64> {
         let (come, ready) = mpsc::channel();
         let gate = Gate { come, open: RwLock::new(()) };
@@ -187,8 +187,9 @@ impl Pairs {
     }
 }
 
-/// Where clients wait for the last one. Threads leave a [`Barrier`](std::sync::Barrier) by its mutex one after the other, each when the one before has
-/// had a processor; where services that the first ones ask keep processors busy, the last ones began when nearly all was done.
+/// A gate where clients wait for the last one. Threads leave a [`Barrier`](std::sync::Barrier) one after the other through its mutex, each
+/// when the previous one has had a processor. Where services that the first ones use keep processors busy, the last ones would begin when
+/// nearly all is done.
 struct Gate {
     come: Sender<()>,
     open: RwLock<()>,
@@ -196,19 +197,19 @@ struct Gate {
 
 impl Gate {
     fn pass(&self) {
-        // Whoever opens it listens until then.
+        // The gate's opener listens until then.
         let _ = self.come.send(());
         drop(self.open.read());
     }
 }
 
-/// A client of a host's service.
+/// Returns a client of a host's service.
 fn connect(service: &Running) -> Result<Requests> {
     let places = Places::new(&service.runtime, &service.runtime);
     Ok(Requests::new([Target::Tools(places)])?)
 }
 
-/// The path that an answer has.
+/// Returns the path of an answer.
 fn take(answer: Option<(RequestId, Result<Reply, Error>)>) -> Result<PathRecord> {
     match answer.context("a path did not come")?.1? {
         Reply::Paths(paths) => Ok(paths.paths[0].path),

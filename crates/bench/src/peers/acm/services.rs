@@ -1,4 +1,4 @@
-//! Two hosts of a fabric with an ACM service each, ours or Debian's.
+//! Two hosts of a fabric with an ACM service each, rdmux's or Debian's.
 
 use std::fs::{self, File};
 use std::marker::PhantomData;
@@ -17,20 +17,20 @@ use crate::peers::fabrics::{Fabric, Ground, HOST, program};
 
 /// How long a service may take until it resolves.
 const START: Duration = Duration::from_secs(60);
-/// How often is looked whether it does.
+/// The interval of checks whether it does.
 const GLANCE: Duration = Duration::from_millis(20);
-/// Options that both services read alike: the multicast protocol, paths by groups, nothing without a request. The last two only ours knows.
+/// Options that both services interpret alike: the multicast protocol, paths by groups, nothing without a request.
 const OPTIONS: &str = "log_level 0\nserver_mode unix\naddr_prot acm\naddr_timeout 1440\nroute_prot acm\nroute_timeout -1\n\
     loopback_prot local\ntimeout 2000\nretries 2\nresolve_depth 1\nsa_depth 1\nsend_depth 1\nrecv_depth 1024\nmin_mtu 2048\nmin_rate 10\n";
 
-/// Whose service it is.
+/// The implementation of a service.
 pub(super) trait Service {
     /// Its hosts.
     const HOSTS: [&'static str; 2];
     /// Its options.
     const OPTIONS: &'static str;
 
-    /// The command that runs it in the foreground on a host; files are given by arguments.
+    /// Returns the command that runs it in the foreground on a host; its files are given by arguments.
     ///
     /// # Errors
     /// When it is not installed.
@@ -64,10 +64,10 @@ impl Service for Debian {
     }
 }
 
-/// Our service on a host, in the foreground.
+/// Returns the command that runs rdmux's service on a host, in the foreground.
 ///
 /// # Errors
-/// When it is not beside this program.
+/// When it is not installed beside this program.
 pub(super) fn own_service(fabric: &Fabric, host: &str) -> Result<Command> {
     let mut command = Command::new(beside("ib_acm")?);
     fabric.equip(&mut command);
@@ -75,13 +75,13 @@ pub(super) fn own_service(fabric: &Fabric, host: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// A fabric, and the hosts that were started on it. They end with this, before the fabric does.
+/// A fabric, and the hosts that were started on it. They end when this is dropped, before the fabric does.
 pub(super) struct Stage {
     pub(super) fabric: Fabric,
     hosts: Vec<String>,
 }
 
-/// Who manages a subnet.
+/// The subnet manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Manager {
     /// The fabric itself.
@@ -106,7 +106,7 @@ impl Stage {
         }
         let mut this = Self { fabric, hosts: Vec::new() };
         for host in hosts {
-            // OpenSM's is up already, and ends with it.
+            // OpenSM's host is up already, and ends with OpenSM.
             if manager == Manager::OpenSm && host == HOST {
                 continue;
             }
@@ -127,10 +127,10 @@ impl Drop for Stage {
     }
 }
 
-/// A service that runs. It ends when this is dropped.
+/// A running service. It ends when this is dropped.
 pub(super) struct Running {
     child: Child,
-    /// Where its socket is.
+    /// The directory of its socket.
     pub(super) runtime: PathBuf,
     said: PathBuf,
 }
@@ -139,7 +139,7 @@ impl Running {
     /// Starts it with these names and options, and waits until clients can connect.
     ///
     /// # Errors
-    /// When it ends, or never listens.
+    /// When it exits, or never listens.
     pub(super) fn start(
         fabric: &Fabric,
         host: &str,
@@ -179,35 +179,35 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Two hosts, each with a service of the same kind. The second host has other names, too, as many as wanted.
+/// Two hosts, each with a service of the same kind. The second host has this many additional names.
 pub(super) struct Pair<S> {
     services: [Running; 2],
-    // Behind the services, which run on it.
+    // Dropped after the services, which run on it.
     stage: Rc<Stage>,
     kind: PhantomData<S>,
 }
 
 impl<S: Service> Pair<S> {
-    /// On a fabric of its own, which has room for another pair.
+    /// Starts a pair on a new fabric, which has room for another pair.
     ///
     /// # Errors
-    /// When something does not start.
+    /// When a process does not start.
     pub(super) fn new(ground: &Ground, names: u32) -> Result<Self> {
         let hosts: Vec<_> =
             Ours::HOSTS.iter().chain(&Debian::HOSTS).map(|h| (*h).to_owned()).collect();
         Self::start(Rc::new(Stage::new(ground, "switch:4", &hosts, Manager::Own)?), names)
     }
 
-    /// On the fabric of another pair.
+    /// Starts a pair on the fabric of another pair.
     ///
     /// # Errors
-    /// The same.
+    /// As [`new`](Self::new).
     pub(super) fn on<T: Service>(other: &Pair<T>, names: u32) -> Result<Self> {
         Self::start(Rc::clone(&other.stage), names)
     }
@@ -226,27 +226,27 @@ impl<S: Service> Pair<S> {
         Ok(Self { services, stage, kind: PhantomData })
     }
 
-    /// The name of the first host.
+    /// Returns the name of the first host.
     pub(super) fn own(&self) -> &'static str {
         S::HOSTS[0]
     }
 
-    /// The name of the second.
+    /// Returns the name of the second host.
     pub(super) fn other(&self) -> &'static str {
         S::HOSTS[1]
     }
 
-    /// One of its other names.
+    /// Returns one of the second host's additional names.
     pub(super) fn alias(&self, n: u32) -> String {
         alias(self.other(), n)
     }
 
-    /// The socket of the first host's service.
+    /// Returns the socket of the first host's service.
     pub(super) fn socket(&self) -> PathBuf {
         self.services[0].socket()
     }
 
-    /// A client there.
+    /// Connects a client to the first host's service.
     ///
     /// # Errors
     /// Those of connect(2).
@@ -254,15 +254,16 @@ impl<S: Service> Pair<S> {
         Socket::connect(&self.socket())
     }
 
-    /// Our library there.
+    /// Returns a library client of the first host's service.
     pub(super) fn library(&self) -> Client {
         library(&self.services[0].runtime)
     }
 
-    /// Resolves the second host until that succeeds: ports come up, groups are joined. Returns the request.
+    /// Resolves the second host until that succeeds, because ports come up and groups are joined first. Returns the
+    /// request.
     ///
     /// # Errors
-    /// When it never does.
+    /// When it never succeeds.
     pub(super) fn warm(&self, socket: &mut Socket) -> Result<Vec<u8>> {
         let request = request(self.own(), self.other())?;
         let start = Instant::now();
@@ -278,7 +279,7 @@ impl<S: Service> Pair<S> {
 }
 
 impl Pair<Ours> {
-    /// How many requests the first service has sent by multicast.
+    /// Returns how many requests the first service has sent by multicast.
     ///
     /// # Errors
     /// When it does not answer.
