@@ -1,5 +1,5 @@
-//! `rdmux capture`: what a host sends and receives, as pcapng: packets of its programs from the host service, management datagrams of
-//! its InfiniBand port from the fabric.
+//! `rdmux capture`: writes a host's traffic as pcapng: packets of its programs from the host service, and management datagrams of its
+//! InfiniBand port from the fabric.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -23,7 +23,7 @@ use crate::interrupt::on_interrupt;
 use crate::pcapng::{Direction, Writer};
 use crate::{Global, decode, fabric};
 
-/// The most bytes of a frame: what passes through shared memory may be longer than any packet.
+/// The maximum size of a frame: messages through shared memory may be longer than any packet.
 const MAX_FRAME: usize = 1 << 20;
 
 /// Shows or records the traffic of all programs of a host, in both directions, until it is interrupted.
@@ -50,9 +50,9 @@ pub(crate) struct CaptureArgs {
 pub(crate) fn run(global: &Global, args: &CaptureArgs) -> Result<ExitCode> {
     let (dir, host) = (RuntimeDir::of_environment()?, global.host_name()?);
     let before = admin::status(&dir, &host)?;
-    // A capture that is refused leaves the file as it is.
+    // A capture that is refused leaves the file unchanged.
     let mut capture = Sources::open(&dir, &host, &before)?;
-    // It may wait for a reader, as a FIFO does, and Ctrl-C ends that as long as nobody handles it.
+    // Opening a FIFO may wait for its reader, which Ctrl-C ends as long as it is not handled.
     let output = args.write.as_deref().map(open).transpose()?;
     let interrupted = &*end_on_interrupt(&capture.host)?;
 
@@ -73,7 +73,7 @@ pub(crate) fn run(global: &Global, args: &CaptureArgs) -> Result<ExitCode> {
     eprintln!("{frames} frames");
     if let Ok(after) = admin::status(&dir, &host) {
         let drops = |s: &Status| s.counter("capture_drops").unwrap_or(0);
-        // Fewer, if another service has begun meanwhile.
+        // Fewer if the service was restarted meanwhile.
         match drops(&after).saturating_sub(drops(&before)) {
             0 => {}
             missing => eprintln!("{missing} more came too fast to be captured"),
@@ -110,10 +110,10 @@ fn show(capture: &mut Sources, args: &CaptureArgs, interrupted: &AtomicBool) -> 
     })
 }
 
-/// Where frames come from.
+/// The sources of frames.
 struct Sources {
     host: Capture,
-    /// Of the fabrics that the host's ports are attached to, as long as they are up.
+    /// The fabrics of the host's ports, as long as they are up.
     fabrics: Vec<FabricCapture>,
 }
 
@@ -134,7 +134,7 @@ impl Sources {
         Ok(Self { host: capture, fabrics: fabrics.collect() })
     }
 
-    /// The next frame, waited for; none when the host's service has ended.
+    /// Waits for the next frame; none when the host's service has ended.
     fn next_frame<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>> {
         while !self.fabrics.is_empty() {
             if let Some(len) = self.next_of_fabrics(buffer) {
@@ -151,7 +151,7 @@ impl Sources {
         Ok(self.host.next_frame(buffer)?)
     }
 
-    /// A frame of a fabric that is there already: its length.
+    /// Returns the length of a pending frame of a fabric, if there is one.
     fn next_of_fabrics(&mut self, buffer: &mut [u8]) -> Option<usize> {
         let mut found = None;
         self.fabrics.retain_mut(|fabric| match found {
@@ -173,8 +173,8 @@ impl Sources {
     }
 }
 
-/// Hands on frames, numbered from 1, until the stream or the count ends; how many they were. Once it is interrupted the host's stream
-/// ends behind what was captured, and fabrics are left alone.
+/// Passes on frames, numbered from 1, until the stream or the count ends. Returns how many. After an interrupt, the host's stream
+/// ends after the frames already captured, and fabrics are ignored.
 fn copy(
     capture: &mut Sources,
     args: &CaptureArgs,
@@ -198,14 +198,15 @@ fn copy(
     Ok(frames)
 }
 
-/// Ctrl-C closes the stream of frames, which ends the copying. Another one ends the process, whose output may be waiting for its reader.
+/// Makes Ctrl-C close the stream of frames, which ends the copying. A second Ctrl-C ends the process, whose output may be waiting for
+/// its reader.
 fn end_on_interrupt(capture: &Capture) -> Result<Arc<AtomicBool>> {
     use std::os::fd::AsFd as _;
     let interrupted = Arc::new(AtomicBool::new(false));
     let (flag, stream) = (interrupted.clone(), capture.as_fd().try_clone_to_owned()?);
     on_interrupt(move || {
         flag.store(true, Ordering::Relaxed);
-        // It fails only if the other side closed it first, which ends the copying too.
+        // It fails only if the other side has closed it first, which ends the copying, too.
         let _ = rustix::net::shutdown(&stream, rustix::net::Shutdown::Both);
     })?;
     Ok(interrupted)

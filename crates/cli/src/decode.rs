@@ -1,5 +1,5 @@
-//! `rdmux decode`: what the frames of a capture say, and whether their checksums are right: RoCE and InfiniBand packet
-//! by packet, iWARP along the TCP streams.
+//! `rdmux decode`: prints the frames of a capture and checks their checksums: RoCE and InfiniBand packet by packet,
+//! iWARP along the TCP streams.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -58,10 +58,10 @@ pub(crate) struct DecodeArgs {
 /// Prints a line per frame and a summary per file.
 ///
 /// # Errors
-/// When the output cannot be written, or Ctrl-C not be handled. What is wrong with a file goes to standard error.
+/// When the output cannot be written, or Ctrl-C cannot be handled. Problems of a file are printed on standard error.
 pub(crate) fn run(args: &DecodeArgs) -> anyhow::Result<ExitCode> {
     if args.files.iter().any(|path| path == STDIN) && is_pipe() {
-        // The end of the pipe follows, and with it the rest of the frames and the summary.
+        // The pipe is about to close, after the rest of the frames. The summary follows.
         on_interrupt(|| {})?;
     }
     let out = RefCell::new(BufWriter::new(io::stdout().lock()));
@@ -79,7 +79,8 @@ pub(crate) fn run(args: &DecodeArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The line of one frame as it comes in: the `number`-th, seen at `time` since 1970, in a recording that began at `start`.
+/// Returns the line of one live frame: the `number`-th, captured at `time` since 1970, in a recording that began at
+/// `start`.
 pub(crate) fn live_line(
     number: u64,
     time: Duration,
@@ -94,16 +95,16 @@ pub(crate) fn live_line(
     Line { number, time, relative, dissection: &dissection }.to_string()
 }
 
-/// The name of the standard input.
+/// The name for standard input.
 const STDIN: &str = "-";
 
-/// Whether the standard input is a pipe.
+/// Returns whether standard input is a pipe.
 fn is_pipe() -> bool {
     fstat(io::stdin().as_fd())
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
 }
 
-/// An output that the input writes out, too.
+/// An output that the input flushes, too.
 struct Shared<'a, W>(&'a RefCell<W>);
 
 impl<W: Write> Write for Shared<'_, W> {
@@ -116,7 +117,7 @@ impl<W: Write> Write for Shared<'_, W> {
     }
 }
 
-/// An input that may let wait: what was printed is written out before.
+/// An input that may block: it flushes the output before each read.
 struct Live<'a, R, W> {
     input: R,
     out: Shared<'a, W>,
@@ -168,7 +169,7 @@ fn decode_all(
     })
 }
 
-/// Decodes a file as far as it can be read, and says why it could not be read further.
+/// Decodes a file as far as it can be read. Returns why it could not be read further.
 fn decode(
     input: impl Read,
     name: &str,
@@ -202,7 +203,7 @@ fn decode(
     }
 }
 
-/// Where lines go, and in which form.
+/// The output for lines, and their format.
 struct Printer<W: Write> {
     out: W,
     json: bool,

@@ -1,4 +1,4 @@
-//! `rdmux devices`: what programs see.
+//! `rdmux devices`: lists the devices that programs see.
 
 use std::process::ExitCode;
 
@@ -27,7 +27,7 @@ pub(crate) struct DevicesArgs {
     json: bool,
 }
 
-/// A device as JSON has it.
+/// A device as printed in JSON.
 #[derive(Serialize)]
 struct Device {
     name: String,
@@ -47,13 +47,13 @@ struct Port {
     active_mtu: u32,
     max_mtu: u32,
     max_message: u32,
-    /// Of an InfiniBand port.
+    /// Of an InfiniBand port only.
     #[serde(skip_serializing_if = "Option::is_none")]
     subnet: Option<Subnet>,
     gids: Vec<GidRow>,
 }
 
-/// What an InfiniBand port has of its subnet.
+/// The attributes of an InfiniBand port that belong to its subnet.
 #[derive(Serialize)]
 struct Subnet {
     fabric: Option<String>,
@@ -133,7 +133,7 @@ fn describe(context: &Context, row: &DeviceRow) -> Result<Device> {
 fn describe_port(context: &Context, row: &DeviceRow, number: u8) -> Result<Port> {
     let port = context.query_port_number(number)?;
     let gid = |(index, entry): (usize, GidEntry)| {
-        // GIDs that are no addresses have no type either.
+        // GIDs that are not addresses have no type either.
         let (address, kind) = match entry.kind {
             GidKind::Address => (entry.gid.ip().to_string(), entry.kind.sysfs()),
             GidKind::Node => ("-".to_owned(), "-"),
@@ -207,7 +207,7 @@ fn print(d: &Device) -> Result<()> {
         }
         let mut report =
             Report::new(&["INDEX", "GID", "ADDRESS", "TYPE", "INTERFACE", "MTU"]).right(&[0, 5]);
-        // Most of an InfiniBand port's are empty.
+        // Most entries of an InfiniBand port are empty.
         let empty = Gid::ZERO.to_string();
         for g in p.gids.iter().filter(|row| row.gid != empty) {
             report.row([

@@ -1,4 +1,4 @@
-//! `rdmux env`: what `rdmux run` sets, for those who want no wrapper.
+//! `rdmux env`: prints the variables that `rdmux run` sets, for users who want no wrapper.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -28,7 +28,7 @@ pub(crate) struct EnvArgs {
     json: bool,
 }
 
-/// What variables can do for that: a namespace is entered, not named.
+/// The views that variables can set up: a namespace has to be entered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum View {
     /// By a library that redirects paths
@@ -38,7 +38,7 @@ enum View {
     None,
 }
 
-/// Runs `rdmux env`. The service is not started but for the files of a view: the library does that.
+/// Runs `rdmux env`. Starts the service only for the files of a view: otherwise the library does.
 pub(crate) fn run(global: &Global, args: &EnvArgs) -> Result<ExitCode> {
     let devices = args.device.choice()?;
     let (host, options, library) = (global.host_name()?, run::connect_options()?, library::find()?);
@@ -49,7 +49,7 @@ pub(crate) fn run(global: &Global, args: &EnvArgs) -> Result<ExitCode> {
             let place = view::Place { options: &options, host: &host, devices };
             view::preload(&place, &library, &mut variables)?;
         }
-        // That of a run around this one may be another host's.
+        // The variable of an enclosing run may be for another host.
         View::None => variables.set(view::VARIABLE, ""),
     }
     if args.json {
@@ -67,7 +67,7 @@ pub(crate) fn run(global: &Global, args: &EnvArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A value as a shell takes it, whatever is in it.
+/// Quotes a value for a shell, whatever it contains.
 fn quoted(value: &OsStr) -> Vec<u8> {
     let parts: Vec<_> = value.as_bytes().split(|&byte| byte == b'\'').collect();
     [b"'", parts.join(&br"'\''"[..]).as_slice(), b"'"].concat()

@@ -20,7 +20,7 @@ use crate::run::{self, view};
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
 
-/// How long a service may take to tell its status.
+/// The timeout of a service's status.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What to do with hosts.
@@ -126,7 +126,7 @@ pub(crate) fn run(global: &Global, command: &HostCommand) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The host that a command is about: its argument, or the one that --host or the environment names.
+/// Returns the host of a command: its argument, or the one that --host or the environment names.
 fn named(global: &Global, argument: Option<&HostName>) -> Result<Option<HostName>> {
     match (argument, &global.host) {
         (Some(name), _) => Ok(Some(name.clone())),
@@ -180,7 +180,7 @@ fn up(global: &Global, args: &Up) -> Result<()> {
     Ok(())
 }
 
-/// Has a host keep a GUID that it does not have already.
+/// Assigns a GUID to a host, unless it has it already.
 fn assign_guid(options: &ConnectOptions, name: &HostName, guid: NodeGuid) -> Result<()> {
     match admin::status(&options.dir, name) {
         Ok(status) if status.node_guid == guid.guid() => Ok(()),
@@ -213,12 +213,12 @@ fn down(global: &Global, args: &Down) -> Result<ExitCode> {
             Err(HostError::NotUp { .. }) if acm => {
                 say!("host {name} was not up; its ACM service ended");
             }
-            // Who ends it does not want to start it.
+            // The command ends a host, so it must not start one.
             Err(HostError::NotUp { .. }) => {
                 eprintln!("rdmux: host \"{name}\" is not up");
                 code = ExitCode::FAILURE;
             }
-            // The others can end all the same.
+            // The other hosts are still ended.
             Err(e) => code = complain(&e),
         }
     }
@@ -237,13 +237,13 @@ fn status(global: &Global, args: &StatusArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what failed, where that is not the end.
+/// Reports a failure that does not end the command.
 fn complain(e: &HostError) -> ExitCode {
     eprintln!("rdmux: {e}");
     ExitCode::FAILURE
 }
 
-/// All hosts that are up, a row each. One that does not answer fails the command, after the others are shown.
+/// Lists all running hosts, one per row. A host that does not answer fails the command, after the others are listed.
 fn list(dir: &RuntimeDir, json: bool) -> Result<ExitCode> {
     let all = admin::status_of_all(dir, TIMEOUT)?;
     if json {
@@ -261,7 +261,7 @@ fn list(dir: &RuntimeDir, json: bool) -> Result<ExitCode> {
     Ok(failed.fold(ExitCode::SUCCESS, |_, e| complain(e)))
 }
 
-/// The process of a service that does not answer, if that can be told.
+/// Returns the process of a service that does not answer, if it is known.
 fn pid_of(e: &HostError) -> Option<i32> {
     match e {
         HostError::Unresponsive { pid, .. } => pid.map(|pid| pid.as_raw_nonzero().get()),
@@ -297,7 +297,7 @@ fn print_rows(all: &[(HostName, Result<Status, HostError>)]) -> Result<()> {
     Ok(())
 }
 
-/// One host in full.
+/// Prints a host completely.
 fn print(s: &Status, all_counters: bool) -> Result<()> {
     let kind = if s.embedded { " (a thread of that process)" } else { "" };
     say!("host       {}", s.host);
@@ -376,7 +376,7 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
     counters("CONNECTION MANAGER", &s.cm_counters, all_counters)
 }
 
-/// The host on its fabric.
+/// Describes the host's port on its fabric.
 fn fabric(s: &FabricStatus) -> String {
     let name = &s.name;
     match (&s.node_guid, &s.why) {
@@ -400,7 +400,7 @@ fn fabric(s: &FabricStatus) -> String {
     }
 }
 
-/// XRC domains, and the queue pairs in them that belong to no process.
+/// Prints XRC domains, and the queue pairs in them that belong to no process.
 fn print_xrc(s: &Status) -> Result<()> {
     if !s.xrc_domains.is_empty() {
         say!("\nXRC DOMAINS");
@@ -432,7 +432,7 @@ fn print_xrc(s: &Status) -> Result<()> {
     Ok(())
 }
 
-/// A process that holds an XRC receive queue pair, and how.
+/// Describes how a process holds an XRC receive queue pair.
 fn holder(h: &HolderStatus) -> String {
     let how = match (h.registered, h.handles) {
         (true, 0) => "registered".into(),
@@ -456,7 +456,7 @@ fn counters(title: &str, counters: &[(String, u64)], all: bool) -> Result<()> {
     Ok(())
 }
 
-/// A status as scripts want it: addresses as text, counters by name.
+/// Converts a status to JSON for scripts: addresses as text, counters by name.
 fn as_json(s: &Status) -> Value {
     let by_name = |counters: &[(String, u64)]| -> Map<String, Value> {
         counters.iter().map(|(name, value)| (name.clone(), (*value).into())).collect()
@@ -505,13 +505,13 @@ fn addresses(s: &Status) -> String {
     all.join(" ")
 }
 
-/// Packets dropped for whatever reason: those that came, and those that InfiniBand did not let leave.
+/// Returns the number of packets dropped for any reason: received ones, and those that InfiniBand did not send.
 fn dropped(s: &Status) -> u64 {
     let is_drop = |name: &str| name.starts_with("rx_drop_") || name.starts_with("tx_drop_ib_");
     s.device_counters.iter().filter(|(name, _)| is_drop(name)).map(|(_, v)| v).sum()
 }
 
-/// Serves until told to end. The process that started this one reads one line: `ready`, or why not.
+/// Serves until told to end. The process that started this one reads one line: `ready`, or the error.
 fn serve(args: &Serve) -> Result<()> {
     Ok(daemon::serve(&args.name, args.on_demand)?)
 }

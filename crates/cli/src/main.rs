@@ -63,7 +63,7 @@ impl Global {
         self.builder().open()
     }
 
-    /// To open a device of that host.
+    /// Returns a builder for a device of that host.
     pub(crate) fn builder(&self) -> rdmux::ContextBuilder {
         let builder = rdmux::Context::builder();
         match self.host.as_deref().filter(|name| !name.is_empty()) {
@@ -72,7 +72,7 @@ impl Global {
         }
     }
 
-    /// Its name.
+    /// Returns the host's name.
     pub(crate) fn host_name(&self) -> anyhow::Result<rdmux_host::HostName> {
         Ok(match self.host.as_deref().filter(|name| !name.is_empty()) {
             Some(name) => rdmux_host::HostName::new(name)?,
@@ -143,7 +143,7 @@ enum Part {
 
 fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|e| refuse(e));
-    // An ACM service has a log of its own.
+    // An ACM service has its own log.
     if !matches!(cli.command, Command::Part(Part::Acm { .. })) {
         log(cli.global.verbose);
     }
@@ -157,9 +157,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says why a command line makes no sense, or what it asks for, and ends.
+/// Reports an error of the command line, or prints what it requests, and exits.
 fn refuse(mut e: clap::Error) -> ! {
-    // There are hidden ones among them.
+    // Some of them are hidden.
     if let Some(ContextValue::Strings(names)) = e.get(ContextKind::ValidSubcommand) {
         let cli = Cli::command();
         let is_shown = |name: &&String| cli.find_subcommand(name).is_none_or(|c| !c.is_hide_set());
@@ -198,7 +198,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The log goes to standard error; RUST_LOG wins over -v.
+/// Logs to standard error. RUST_LOG takes precedence over -v.
 fn log(verbose: u8) {
     let level = match verbose {
         0 => LevelFilter::WARN,
@@ -211,12 +211,12 @@ fn log(verbose: u8) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
-        // It would be said on standard error, and to be unable to is a panic: a full disk must not end a service.
+        // It would be reported on standard error, where a failure panics: a full disk must not end a service.
         .log_internal_errors(false)
         .init();
 }
 
-/// Whether the reader of our output went away, as `head` does: no error of ours.
+/// Returns whether the reader of the output has closed the pipe, as `head` does: this is no error.
 fn is_closed_pipe(e: &anyhow::Error) -> bool {
     e.chain()
         .filter_map(|cause| cause.downcast_ref::<io::Error>())

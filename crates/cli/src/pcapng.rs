@@ -1,6 +1,6 @@
-//! Writes pcapng: an interface for each kind of frame, with nanosecond time stamps, and frames with the direction that they went.
+//! Writes pcapng: one interface for each kind of frame, with nanosecond time stamps, and the direction of each frame.
 //!
-//! Every frame is in the file as soon as it is written, and a file that ends early is still whole.
+//! Every frame is in the file as soon as it is written, and a truncated run leaves a valid file.
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
@@ -17,11 +17,11 @@ use rdmux_link::capture::FrameKind;
 
 /// Frames begin with an IPv4 or IPv6 header.
 const LINKTYPE_RAW: u16 = 101;
-/// Frames begin with the header of an ERF record. InfiniBand has a link type of its own, 247, which Wireshark does not know; it
+/// Frames begin with the header of an ERF record. InfiniBand has its own link type, 247, which Wireshark does not know; it
 /// reads InfiniBand in ERF records, as ibdump(8) writes them.
 const LINKTYPE_ERF: u16 = 197;
 
-/// What tcpdump.org's registry calls frames of a kind.
+/// Returns the link type of a kind of frame in tcpdump.org's registry.
 const fn link_type(kind: FrameKind) -> u16 {
     match kind {
         FrameKind::Ip => LINKTYPE_RAW,
@@ -29,10 +29,11 @@ const fn link_type(kind: FrameKind) -> u16 {
     }
 }
 
-/// The header of an ERF record with an InfiniBand packet, from the LRH to the VCRC (ERF Types Reference Guide, EDM11-01).
+/// Returns the header of an ERF record with an InfiniBand packet, from the LRH to the VCRC (ERF Types Reference Guide,
+/// EDM11-01).
 fn erf_header(at: Duration, len: u16) -> [u8; ERF_HEADER] {
     const INFINIBAND: u8 = 21;
-    /// Records are of different lengths.
+    /// The flag for records of varying length.
     const VARYING: u8 = 1 << 2;
     // Seconds, and a fraction of 32 bits.
     let fraction = (u64::from(at.subsec_nanos()) << 32) / 1_000_000_000;
@@ -49,22 +50,22 @@ fn erf_header(at: Duration, len: u16) -> [u8; ERF_HEADER] {
 /// The length of that header.
 const ERF_HEADER: usize = 16;
 
-/// The length of a buffer that takes most blocks as a whole, so that one call writes them.
+/// The size of a buffer that holds most blocks completely, so that one call writes them.
 const BUFFER: usize = 64 << 10;
 /// Time stamps count in units of ten to the power of minus this: pcap-file writes nanoseconds.
 const NANOSECONDS: u8 = 9;
 
-/// Which way a frame went, as the host saw it.
+/// The direction of a frame, as seen by the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// It came in.
+    /// Received.
     In,
-    /// It went out.
+    /// Sent.
     Out,
 }
 
-/// A pcapng file. Each kind of frame has an interface of its own, since an interface has one link type; it is written before its
-/// first frame, so that a file with one kind can be read by whoever knows no more than one.
+/// A pcapng file. Each kind of frame has its own interface, because an interface has one link type. Its description is written
+/// before its first frame, so that programs which know only one link type can read a file with that kind only.
 pub(crate) struct Writer<W: Write> {
     file: PcapNgWriter<BufWriter<W>>,
     name: String,
@@ -73,7 +74,7 @@ pub(crate) struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the file's head. Interfaces are called after `name`.
+    /// Writes the header of the file. Interfaces are named after `name`.
     pub(crate) fn new(out: W, name: &str) -> PcapResult<Self> {
         let by = concat!("rdmux ", env!("CARGO_PKG_VERSION"));
         let section = SectionHeaderBlock {
@@ -88,7 +89,7 @@ impl<W: Write> Writer<W> {
         Ok(this)
     }
 
-    /// The number of the interface for a kind of frame, which is written if there is none yet.
+    /// Returns the number of the interface for a kind of frame, whose description is written if there is none yet.
     fn interface(&mut self, kind: FrameKind) -> PcapResult<usize> {
         if let Some(index) = self.interfaces.iter().position(|known| *known == kind) {
             return Ok(index);
@@ -109,7 +110,7 @@ impl<W: Write> Writer<W> {
         Ok(self.interfaces.len() - 1)
     }
 
-    /// Ends the file. One without frames has an interface for IP packets.
+    /// Ends the file. A file without frames has an interface for IP packets.
     pub(crate) fn finish(mut self) -> PcapResult<()> {
         if self.interfaces.is_empty() {
             self.interface(FrameKind::Ip)?;
@@ -117,7 +118,7 @@ impl<W: Write> Writer<W> {
         self.flush()
     }
 
-    /// Writes one frame that was seen `at` (since the epoch).
+    /// Writes a frame that was captured `at` (since the epoch).
     pub(crate) fn frame(
         &mut self,
         at: Duration,
@@ -150,7 +151,7 @@ impl<W: Write> Writer<W> {
         self.flush()
     }
 
-    /// Makes sure that everything is out.
+    /// Flushes the output.
     fn flush(&mut self) -> PcapResult<()> {
         self.file.get_mut().flush().map_err(PcapError::IoError)
     }
@@ -164,7 +165,7 @@ mod tests {
     /// Flags and bytes of frames.
     type Frames = Vec<(u32, Vec<u8>)>;
 
-    /// Name, link type and frames of each interface, as another reader finds them.
+    /// Returns name, link type and frames of each interface, parsed by another reader.
     fn read_back(file: &[u8]) -> Vec<(String, u32, Frames)> {
         let mut reader = PcapNgReader::new(file).unwrap();
         let mut interfaces: Vec<(String, u32, Frames)> = Vec::new();

@@ -1,4 +1,4 @@
-//! The service `ib_acm` on hosts of a fabric, and what clients and strangers do to it.
+//! The service `ib_acm` on hosts of a fabric, with conforming and misbehaving clients.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn two_hosts_resolve_each_other_by_name_and_address_and_then_from_memory() {
         let ip = |host| Address::from(net.address(host).parse::<std::net::IpAddr>().unwrap());
         let found = resolve(&client, None, ip(2));
         assert_eq!((found.source, found.paths[0].path.dlid), (Some(ip(1)), path.dlid));
-        // Once more, without a datagram.
+        // Resolves once more, without sending a datagram.
         let sent = a.counted("sent_requests");
         assert_eq!(client.resolve_cached(None, ip(2), LONG).unwrap().paths, found.paths);
         assert_eq!(
@@ -41,9 +41,9 @@ fn two_hosts_resolve_each_other_by_name_and_address_and_then_from_memory() {
             path
         );
         assert_eq!(a.counted("sent_requests"), sent);
-        // Programs see it in shared memory.
+        // Programs see the path in shared memory.
         assert_eq!(in_memory(&client, &ip(1), &ip(2)).paths, found.paths);
-        // And no more when it was flushed.
+        // It disappears after a flush.
         assert!(client.flush(None, LONG).unwrap() > 0);
         assert!(client.cached(Some(&ip(1)), &ip(2)).is_none());
     }
@@ -56,14 +56,14 @@ fn files_are_read_anew_after_a_signal_and_after_a_change() {
     let client = a.client();
     resolve(&client, Some(name("a")), name("a"));
     let addresses = a.places.config().join("ibacm_addr.cfg");
-    // Its change is seen.
+    // A change of the file is noticed.
     fs::write(&addresses, "first rdmux_ib0 1 default\n").unwrap();
     resolve(&client, Some(name("first")), name("first"));
     assert!(
         client.resolve_cached(Some(name("a")), name("first"), LONG).is_err(),
         "no name any more"
     );
-    // A wrong line is told, and the others count.
+    // An invalid line is reported, and the others are used.
     fs::write(&addresses, "nonsense\nsecond rdmux_ib0 1 default\n").unwrap();
     a.signal(Signal::HUP);
     resolve(&client, Some(name("second")), name("second"));
@@ -71,7 +71,7 @@ fn files_are_read_anew_after_a_signal_and_after_a_change() {
     assert!(log.contains("ibacm_addr.cfg:1: error"), "{log}");
 }
 
-/// The addresses of the endpoints of a host, as `ib_acme -e` lists them.
+/// Returns the addresses of a host's endpoints, as `ib_acme -e` lists them.
 fn listed(net: &Net, host: &str) -> Vec<Vec<String>> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ib_acme"));
     command.args(["--host", host, "-e", "--json"]);
@@ -95,12 +95,12 @@ fn endpoint_has_any_number_of_names_and_as_many_as_an_answer_has_room_for_are_li
         let names: Vec<String> = (1..=count).map(|n| format!("name{n}-of{count}")).collect();
         let lines: String = names.iter().map(|n| format!("{n} rdmux_ib0 1 default\n")).collect();
         fs::write(a.places.addresses(), lines).unwrap();
-        // The last one is asked for from another host, and asks.
+        // The last one is resolved from another host, and is the source of a resolve.
         let last = name(names.last().unwrap());
         let there = resolve(&client, Some(name("b")), last).paths[0].path;
         let back = resolve(&a.client(), Some(last), name("b")).paths[0].path;
         assert_eq!((there.slid, there.dlid), (back.dlid, back.slid));
-        // Behind them come the port's IP addresses.
+        // The port's IP addresses follow.
         let ip = net.address(1);
         let mut right = [names, vec![ip]].concat();
         right.truncate(MAX_ENDPOINT_ADDRESSES);
@@ -115,7 +115,7 @@ fn host_is_found_when_its_service_has_another_number_of_receives() {
     let (a, b) = (Service::start(&net, "a", QUICK), Service::start(&net, "b", QUICK));
     let client = b.client();
     resolve(&client, Some(name("b")), name("a"));
-    // The name comes with another queue pair.
+    // The name is now at another queue pair.
     fs::write(a.places.options(), format!("{QUICK}recv_depth 64\n")).unwrap();
     fs::write(a.places.config().join("ibacm_addr.cfg"), "other rdmux_ib0 1 default\n").unwrap();
     a.signal(Signal::HUP);
@@ -137,7 +137,7 @@ fn service_that_was_killed_is_replaced_and_a_second_one_is_refused() {
     drop(a);
     assert!(places.socket().exists(), "it could not remove its socket");
     let again = Service::start(&net, "a", QUICK);
-    // The same client, which connects anew.
+    // The same client, which connects again.
     resolve(&client, Some(name("a")), name("a"));
     again.signal(Signal::TERM);
     let mut again = again;
@@ -154,7 +154,7 @@ fn service_in_a_pid_namespace_serves_programs_outside_of_it() {
     let a = Service::start_by(inside, places(&net, "a"), QUICK);
     let _b = Service::start(&net, "b", QUICK);
     let found = resolve(&a.client(), Some(name("a")), name("b"));
-    // Programs outside see what it shares, too.
+    // Programs outside of the view see the shared cache, too.
     assert_eq!(in_memory(&a.client(), &name("a"), &name("b")).paths, found.paths);
 }
 
@@ -165,7 +165,7 @@ fn clients_come_by_tcp_where_the_options_say_so() {
     let port: u16 = fs::read_to_string(a.places.port_link()).unwrap().trim().parse().unwrap();
     let at = rdmux_acm_client::Address::Tcp(([127, 0, 0, 1], port).into());
     resolve(&Client::new([Target::At(at)]), Some(name("a")), name("a"));
-    // Without the option the port is gone; the clients that are here stay.
+    // Without the option the port is closed; connected clients stay.
     let mut stays = TcpStream::connect(("127.0.0.1", port)).unwrap();
     fs::write(a.places.options(), QUICK).unwrap();
     a.signal(Signal::HUP);
@@ -213,7 +213,7 @@ fn check_says_which_line_is_wrong_and_starts_nothing() {
     assert!(!places.socket().exists());
 }
 
-/// Has a host's service started in the background, and asks it once.
+/// Starts a host's service in the background, and queries it once.
 fn in_background(net: &Net, host: &str) -> Places {
     let output = command(net, host).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -255,7 +255,7 @@ fn systemd_passes_the_socket_and_is_told_when_it_is_ready() {
     fs::create_dir_all(places.runtime()).unwrap();
     let listener = UnixListener::bind(places.socket()).unwrap();
     let notified = UnixDatagram::bind(net.path().join("notify")).unwrap();
-    // The shell's number is that of the program in its place, and descriptor 3 is the first that is passed.
+    // The shell's process id is that of the program that replaces it, and descriptor 3 is the first that is passed.
     let script = r#"exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" --host a --systemd"#;
     let mut shell = Command::new("sh");
     let given = command(&net, "a");
@@ -277,7 +277,7 @@ fn systemd_passes_the_socket_and_is_told_when_it_is_ready() {
     assert!(socket.exists(), "it is systemd's");
 }
 
-/// Runs a script on a host, with a view of this kind; none if the machine allows none.
+/// Runs a script on a host, with a view of this kind; none if the machine does not support it.
 fn in_view(net: &Net, kind: &str, script: &str) -> Option<String> {
     let mut command =
         net.command(&["--host", "a", "run", "--view", kind, "--", "sh", "-c", script]);
@@ -306,12 +306,12 @@ fn what_a_program_makes_in_run_is_the_host_s_and_the_rest_of_run_stays() {
         assert_eq!(there.next(), Some("here"), "{kind}");
         let there: Vec<&str> = there.collect();
         assert_has_all(kind, &all, &there);
-        // The second program of the host sees what the first has left.
+        // The second program of the host sees the files of the first.
         assert_eq!(in_view(&net, kind, "cat /run/ibacm.probe").unwrap(), "here\n", "{kind}");
     }
 }
 
-/// What a program sees in the memory that the service shares, once it does.
+/// Returns the paths that a program sees in the service's shared memory, once they are there.
 fn in_memory(client: &Client, source: &Address, dest: &Address) -> Paths {
     loop {
         if let Some(paths) = client.cached(Some(source), dest) {
@@ -321,12 +321,12 @@ fn in_memory(client: &Client, source: &Address, dest: &Address) -> Paths {
     }
 }
 
-/// What is in a system's directory.
+/// Returns the entries of a system directory.
 fn contents(folder: &str) -> Vec<PathBuf> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// All of a system's directory, but for what is gone since, is seen in a view.
+/// Checks that a view shows all of a system directory, except for entries removed since.
 fn assert_has_all(kind: &str, all: &[PathBuf], seen: &[&str]) {
     for entry in all.iter().filter(|entry| fs::symlink_metadata(entry).is_ok()) {
         let name = entry.file_name().unwrap();
@@ -347,13 +347,13 @@ fn log_in_a_view_is_the_host_s_and_the_machine_gets_none() {
         let mut there = said.lines();
         assert_eq!(there.next(), Some("line"), "{kind}");
         assert_has_all(kind, &all, &there.collect::<Vec<_>>());
-        // The next program sees it, and the machine does not.
+        // The next program sees it, but the machine does not.
         assert_eq!(in_view(&net, kind, "cat /var/log/ibacm.log").unwrap(), "line\n", "{kind}");
         assert_eq!(fs::metadata(machine).map(|log| log.len()).ok(), before, "{kind}");
     }
 }
 
-/// A message that resolves, of so many entries, without a source.
+/// Returns a resolve message with this many entries and no source.
 fn entries(count: u16) -> Vec<u8> {
     let length = 16 + count * 72;
     let mut message = vec![1, 1, 0, 0, 0, 0];
@@ -375,29 +375,29 @@ fn clients_that_misbehave_cost_nobody_anything() {
     let net = fabric();
     let a = Service::start(&net, "a", QUICK);
     let connect = || UnixStream::connect(a.places.socket()).unwrap();
-    // Eight entries and no source: nothing is written behind them.
+    // Eight entries and no source: the service writes nothing after them.
     let mut eight = connect();
     eight.write_all(&entries(8)).unwrap();
     let mut header = [0; 16];
     eight.read_exact(&mut header).unwrap();
     assert_eq!((header[8..].iter().all(|b| *b == 7), header[0]), (true, 1));
-    // Nine are no message: the connection ends.
+    // Nine entries are invalid: the connection is closed.
     let mut nine = connect();
     nine.write_all(&entries(9)[..16]).unwrap();
     assert_eq!(nine.read(&mut header).unwrap(), 0);
-    // Half a message, for as long as it likes.
+    // Half a message, for any time.
     let mut half = connect();
     half.write_all(&entries(1)[..40]).unwrap();
-    // Those who close before the answer.
+    // Clients that close before the answer.
     for _ in 0..20 {
         connect().write_all(&entries(1)).unwrap();
     }
-    // One that never reads, and asks until nobody listens to it any more.
+    // A client that never reads, and sends requests until it is dropped.
     let mut deaf = connect();
     deaf.set_nonblocking(true).unwrap();
     let counters = [1, 2, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 1].repeat(64);
     while deaf.write(&counters).is_ok() {}
-    // All that while others are served.
+    // Meanwhile other clients are served.
     resolve(&a.client(), Some(name("a")), name("a"));
     half.write_all(&entries(1)[40..]).unwrap();
     half.read_exact(&mut header).unwrap();

@@ -1,4 +1,4 @@
-//! What changes below the service `ib_acm` while it runs: it follows, and what stays true it keeps.
+//! Changes below a running service `ib_acm`: it follows them, and keeps valid cache entries.
 
 mod common;
 
@@ -19,7 +19,7 @@ use rustix::process::Signal;
 
 const BY_GROUPS: &str = "timeout 200\nretries 2\nroute_prot acm\n";
 
-/// The ends of a path. What is between them depends on which groups had been joined when it was found.
+/// The ends of a path. The rest depends on which groups were joined when it was resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ends {
     sgid: Gid,
@@ -35,17 +35,17 @@ impl Ends {
     }
 }
 
-/// The path from one host to the other, by the service of the first.
+/// Returns the path from one host to the other, resolved by the first host's service.
 fn path(client: &Client, from: &str, to: &str) -> Ends {
     Ends::of(&resolve(client, Some(name(from)), name(to)))
 }
 
-/// The same, if it is known without a question.
+/// Returns the path if it is cached.
 fn known(client: &Client, from: &str, to: &str) -> Option<Ends> {
     client.resolve_cached(Some(name(from)), name(to), LONG).ok().map(|paths| Ends::of(&paths))
 }
 
-/// The adapter of a service's host.
+/// Returns the adapter of a service's host.
 fn adapter(client: &Client) -> Guid {
     client.endpoint(1, 1, LONG).unwrap().info.dev_guid
 }
@@ -56,7 +56,7 @@ fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Whether an address is none of the service's.
+/// Returns whether an address is none of the service's.
 fn is_no_source(client: &Client, source: Address, dest: Address) -> bool {
     let answer = client.resolve(Some(source), dest, LONG);
     matches!(answer, Err(Error::Status(_, Status::SOURCE_ADDRESS)))
@@ -92,7 +92,7 @@ fn partition_comes_with_its_endpoint_and_goes_without_the_others() {
 
 #[test]
 fn another_lid_is_told_to_others_and_what_is_known_of_them_stays() {
-    // The manager knows nothing of what this test changes in its place.
+    // The manager does not notice what this test changes in its place.
     let net = fabric_with(&["--sm-sweep=3600"]);
     let services = ["a", "b"].map(|host| Service::start(&net, host, BY_GROUPS));
     let [a, b] = services.each_ref().map(Service::client);
@@ -140,7 +140,7 @@ fn another_manager_is_asked_for_paths_and_addresses_stay_known() {
     let client = services[0].client();
     let before = path(&client, "a", "b");
     let sent = services[0].counted("sent_requests");
-    // Nobody has that LID.
+    // No port has that LID.
     let mut manager = Lid::NONE;
     change_port(&net, adapter(&client), |info| {
         manager = std::mem::replace(&mut info.sm_lid, Lid(0x777));
@@ -167,14 +167,14 @@ fn another_subnet_prefix_is_in_paths_and_the_old_subnet_is_forgotten() {
     assert_eq!(path(&client, "a", "b"), before);
 }
 
-/// The default host of a network namespace with an interface of its own, and the service there.
+/// The default host of a network namespace with its own interface, and the service there.
 struct Machine {
     namespace: Namespace,
     net: Net,
 }
 
 impl Machine {
-    /// None where there can be no namespace.
+    /// Returns none where namespaces are not available.
     fn new() -> Option<Self> {
         let namespace = Namespace::new()?;
         namespace.ok("ip link add v0 type veth peer name v1");
@@ -206,7 +206,7 @@ impl Machine {
     }
 }
 
-/// Adds an address and removes it again: while it is there it is a source, and `stays` is true before, in between and afterwards.
+/// Adds an address and removes it again: while it exists it is a source, and `stays` is true before, in between and afterwards.
 fn come_and_go(machine: &Machine, client: &Client, stays: impl Fn() -> bool) {
     let first = Address::from("10.79.1.1".parse::<IpAddr>().unwrap());
     resolve(client, Some(first), first);

@@ -1,4 +1,4 @@
-//! Hosts on a fabric: what they, and programs on them, see of their ports.
+//! Hosts on a fabric: the ports as hosts, and programs on them, see them.
 
 mod common;
 
@@ -17,19 +17,19 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// The devices of host a.
+/// Returns the devices of host a.
 fn devices(net: &Net, more: &[&str]) -> Vec<Value> {
     let all = [&["--host", "a", "devices", "--json"], more].concat();
     json(&net.ok(&all)).as_array().unwrap().clone()
 }
 
-/// The InfiniBand device of host a.
+/// Returns the InfiniBand device of host a.
 fn ib(net: &Net) -> Value {
     let [one] = &devices(net, &["--device", "ib"])[..] else { panic!("not one device") };
     one.clone()
 }
 
-/// Looks at the device until its port is so: what a manager or nobody did takes a moment to get there.
+/// Polls the device until its port is in this state: changes, by a manager or not, take a moment to arrive.
 fn until(net: &Net, is_so: impl Fn(&Value) -> bool) -> Value {
     loop {
         let device = ib(net);
@@ -58,7 +58,7 @@ fn kill_fabric(net: &Net) {
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
 }
 
-/// What a program of host a finds at a path of the view, where it is without a namespace.
+/// Returns the path at which a program of host a finds a file of the view without a namespace.
 fn in_view(net: &Net, path: &str) -> std::path::PathBuf {
     // It is written when a program is to see it.
     net.ok(&["--host", "a", "run", "--device", "ib", "--view", "preload", "--", "true"]);
@@ -178,7 +178,7 @@ fn host_has_its_adapter_and_lid_again_after_the_fabric_or_the_host_was_away() {
     let guid = node_guid(&attached);
     set_lid(&net, Guid(u64::from_str_radix(&guid[2..], 16).unwrap()), 0x123);
     until(&net, |port| lid(port) == 0x123);
-    // It is written soon after.
+    // It is written shortly afterwards.
     let file = net.path().join("fabrics/default/topology");
     while !std::fs::read_to_string(&file).unwrap().contains("lid 291") {
         std::thread::yield_now();

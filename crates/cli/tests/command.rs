@@ -1,4 +1,4 @@
-//! The command as its users meet it.
+//! The command from its users' point of view.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn what_fails_exits_with_1_and_says_what_to_do() {
     let net = Net::new();
     assert!(net.fails(&["host", "status", "nosuch"], 1).contains("rdmux host up nosuch"));
     assert!(net.fails(&["--host", "nosuch", "capture"], 1).contains("rdmux host up nosuch"));
-    // What looks on makes no host.
+    // Commands that only inspect create no host.
     assert!(net.fails(&["--host", "nosuch", "devices"], 1).contains("rdmux host up nosuch"));
     let doctor = net.run(&["--host", "nosuch", "doctor"]);
     assert!(String::from_utf8_lossy(&doctor.stdout).contains("rdmux host up nosuch"));
@@ -230,7 +230,7 @@ fn a_capture_can_be_decoded() {
     let net = Net::new().hosts(&["one", "two"]);
     let file = net.path().join("capture.pcapng");
     let file = file.to_str().unwrap();
-    // Two CM messages of each side before the first ping make four frames at the least.
+    // Two CM messages of each side before the first ping are at least four frames.
     let mut capture = net
         .command(&["--host", "one", "capture", "-w", file, "-c", "4"])
         .stderr(Stdio::piped())
@@ -251,7 +251,7 @@ fn a_capture_can_be_decoded() {
 fn the_demo_passes_and_leaves_nothing_behind() {
     let net = Net::new().hosts(&["demo-a", "demo-b"]);
     net.ok(&["host", "down"]);
-    // As a demo that was interrupted leaves it.
+    // The state that an interrupted demo leaves.
     net.ok(&["fabric", "up", "--fabric", "demo", "--shape", "two"]);
     let rows = json(&net.ok(&["demo", "--json"]));
     let rows = rows.as_array().unwrap();
@@ -284,7 +284,7 @@ fn there_is_one_demo_at_a_time_and_it_ends_hosts_that_one_before_left() {
     assert_eq!(json(&net.ok(&["host", "status", "--json"])), Value::Array(Vec::new()));
 }
 
-/// Two frames of a capture: up to the end of the first, and the second.
+/// Returns two parts of a capture: up to the end of the first frame, and the second frame.
 fn two_frames() -> [Vec<u8>; 2] {
     let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures");
     let bytes = fs::read(captures.join("siw_rping.pcap")).unwrap();
@@ -304,13 +304,13 @@ fn frames_from_a_pipe_are_shown_as_they_come_until_its_end() {
     let (mut pipe, out) = (decode.stdin.take().unwrap(), decode.stdout.take().unwrap());
     let mut out = BufReader::new(out);
     let [first, second] = two_frames();
-    // The line of a frame does not wait for the end of the one behind it.
+    // The line of a frame does not wait for the end of the next one.
     pipe.write_all(&first).unwrap();
     pipe.write_all(&second[..20]).unwrap();
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
     assert!(line.contains("[SYN]"), "{line}");
-    // A terminal interrupts who writes into the pipe, too, whose end is still to be read.
+    // A terminal interrupts the writer of the pipe, too, whose remaining output is still read.
     interrupt(&decode);
     pipe.write_all(&second[20..]).unwrap();
     drop(pipe);
@@ -320,7 +320,8 @@ fn frames_from_a_pipe_are_shown_as_they_come_until_its_end() {
     assert!(decode.wait().unwrap().success());
 }
 
-/// Waits until a process is blocked in a system call, by its number on x86-64 and elsewhere. False where the kernel does not tell.
+/// Waits until a process is blocked in a system call, given by its number on x86-64 and elsewhere. Returns false if the kernel
+/// does not report it.
 fn wait_until_in(child: &mut Child, [x86_64, generic]: [&str; 2]) -> bool {
     let call = if cfg!(target_arch = "x86_64") { x86_64 } else { generic };
     let at = format!("/proc/{}/syscall", child.id());
@@ -335,7 +336,7 @@ fn wait_until_in(child: &mut Child, [x86_64, generic]: [&str; 2]) -> bool {
     }
 }
 
-/// Whether Ctrl-C is ignored here, as in what a script has in the background (`sigaction(2)`: it is inherited).
+/// Returns whether SIGINT is ignored here, as in background jobs of a script (`sigaction(2)`: it is inherited).
 fn is_interrupt_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
@@ -353,7 +354,7 @@ fn capture_can_be_interrupted_while_its_output_waits() {
     const OPENAT: [&str; 2] = ["257", "56"];
     let waits = wait_until_in(&mut capture, OPENAT);
     if is_interrupt_ignored() || !waits {
-        // It is ignored there, too, before the capture begins.
+        // The child ignores it, too, before the capture begins.
         capture.kill().unwrap();
         capture.wait().unwrap();
     } else {
@@ -361,7 +362,7 @@ fn capture_can_be_interrupted_while_its_output_waits() {
         assert_eq!(capture.wait().unwrap().signal(), Some(2));
     }
 
-    // Nobody reads what is written: the first one does not reach who waits for that.
+    // The output is not read: the first interrupt does not reach the command, which is blocked in a write.
     let mut command = net.command(&args);
     let mut capture = command.stderr(Stdio::piped()).spawn().unwrap();
     let _reader = fs::File::open(&fifo).unwrap();
@@ -410,7 +411,7 @@ fn ping_without_a_count_goes_on_until_it_is_interrupted() {
         let mut args = vec!["--host", "one", "ping", "-c", "-a", &to, "-p", &port];
         args.extend(json_too.then_some("--json"));
         let mut client = net.command(&args).stdout(Stdio::piped()).spawn().unwrap();
-        // It is under way when the server has shown data.
+        // It is running when the server has printed data.
         let mut served = BufReader::new(server.stdout.take().unwrap()).lines();
         assert!(served.any(|line| line.unwrap().contains("ping data")));
         let served = std::thread::spawn(move || served.last().unwrap().unwrap());

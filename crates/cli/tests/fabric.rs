@@ -1,4 +1,4 @@
-//! `rdmux fabric`: a subnet that comes up, is shown and changed, and comes back after it was killed.
+//! `rdmux fabric`: a subnet that comes up, is shown and changed, and is restored after it was killed.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn killed_fabric_comes_back_with_its_lids_and_cables() {
     set_lid(&net, guid(1), 0x123);
     let status = json(&net.ok(&["fabric", "status", "--fabric", "default", "--json"]));
     let pid = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
-    // It is written soon after.
+    // It is written shortly afterwards.
     let file = net.path().join("fabrics/default/topology");
     while !std::fs::read_to_string(&file).unwrap().contains("lid 291") {
         std::thread::yield_now();
@@ -107,7 +107,7 @@ fn way_is_from_and_to_nodes_by_every_name_unless_two_have_it() {
     let status = || json(&net.ok(&["fabric", "status", "--fabric", "default", "--json"]));
     while status()["active_ports"].as_u64() < Some(4) {}
     let way = net.ok(&["fabric", "route", "H-1", "H-2"]);
-    // The GUID of a port is that behind its node's.
+    // The GUID of a port follows that of its node.
     for (from, to) in [("0x200000", "0x300000"), ("0x200001", "0x300001")] {
         assert_eq!(net.ok(&["fabric", "route", from, to]), way);
     }
@@ -130,7 +130,7 @@ fn subnet_is_shown_in_every_form() {
     let (svg, file) = (net.path().join("f.svg"), net.path().join("f.topology"));
     net.ok(&["fabric", "show", "--fabric", "f", "--svg", svg.to_str().unwrap()]);
     assert!(std::fs::read_to_string(svg).unwrap().ends_with("</svg>\n"));
-    // What was shown can be brought up.
+    // The shown topology can be brought up.
     std::fs::write(&file, &topology).unwrap();
     let up = ["fabric", "up", "--fabric", "g", "--topology", file.to_str().unwrap()];
     assert!(net.ok(&up).contains("0 switches, 2 adapters, 1 link"));
@@ -163,7 +163,7 @@ fn the_fabrics_manager_brings_the_subnet_up_and_status_tells_of_it() {
     );
     let route = json(&net.ok(&["fabric", "route", "--json"]));
     assert_eq!((&route["lost"], &route["without_lid"]), (&0.into(), &0.into()), "{route}");
-    // As it was is how it comes back.
+    // It is restored in the same state.
     net.ok(&["fabric", "down"]);
     net.ok(&["fabric", "up"]);
     is(&manager());
@@ -246,7 +246,7 @@ fn faults_of_a_port_are_counted_and_raise_traps() {
         let said = net.ok(&["fabric", "fault", &port, kind]);
         assert!(said.contains(text), "{said}");
     }
-    // An adapter of one port needs none, and a switch of two does.
+    // An adapter with one port needs no port number, a switch with two does.
     let said = net.ok(&["fabric", "fault", &guid(1).to_string(), "overrun", "--times", "2"]);
     assert!(said.contains("2 buffer overruns: "), "{said}");
     let said = net.fails(&["fabric", "fault", &guid(0).to_string(), "overrun"], 1);
@@ -298,7 +298,7 @@ fn fabric_that_does_not_start_stays_as_it_was() {
     };
     let secret = net.path().join("secret");
     std::fs::write(&secret, "a secret of another machine").unwrap();
-    // A port where nobody listens, and an address that nobody has here.
+    // A port without a listener, and an address that does not exist here.
     let join = format!("{}:1", net.address(9));
     let join = ["--join", &join, "--secret", secret.to_str().unwrap()];
     let listen = ["--listen", "198.51.100.77:0", "--shape", "switch:3"];

@@ -1,4 +1,4 @@
-//! `rdmux host` and the services behind it where something is wrong: stopped ones, ending ones, a full disk.
+//! `rdmux host` and its services in case of problems: stopped services, services that are ending, a full disk.
 
 mod common;
 
@@ -14,14 +14,14 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketTyp
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 
-/// Only a failing test waits so long.
+/// Only a failing test waits this long.
 const TIMEOUT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// The process of a host's service.
+/// Returns the process of a host's service.
 fn service_of(net: &Net, host: &str) -> Pid {
     let status = json(&net.ok(&["host", "status", host, "--json"]));
     Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap()
@@ -36,7 +36,7 @@ fn up_and_down_take_the_host_of_the_environment() {
     let up = run("one", &["host", "up", "--addr", &net.address(1), "--json"]).unwrap();
     assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
     assert_eq!(json(&String::from_utf8_lossy(&up.stdout))["host"], "one");
-    // A name on the command line goes before it.
+    // A name on the command line takes precedence over it.
     assert!(
         run("one", &["host", "up", "two", "--addr", &net.address(2)]).unwrap().status.success()
     );
@@ -91,7 +91,7 @@ fn a_stopped_service_does_not_outlive_its_test() {
 fn a_program_that_meets_an_ending_service_waits_for_its_end() {
     let net = Net::new().hosts(&["one"]);
     net.ok(&["host", "down", "one"]);
-    // As a service that is ending has it: its socket is gone, and everything else is not yet.
+    // The state of a service that is ending: its socket is removed, and everything else is not yet.
     let lock = File::open(net.path().join("hosts/one/lock")).unwrap();
     rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
     let inode = format!(":{} ", lock.metadata().unwrap().ino());
@@ -110,7 +110,7 @@ fn a_program_that_meets_an_ending_service_waits_for_its_end() {
 #[test]
 fn a_full_disk_leaves_the_registry_as_it_was() {
     let net = Net::new();
-    // Some bytes short of what the disk takes below.
+    // Some bytes less than fit the disk below.
     let mut text = format!("one {}\n", net.address(1));
     for n in 0.. {
         let line = format!("host-{n} 127.77.1.{}\n", n + 1);
@@ -122,7 +122,7 @@ fn a_full_disk_leaves_the_registry_as_it_was() {
     let registry = net.path().join("registry");
     fs::write(&registry, &text).unwrap();
 
-    // A limit on files is like a full disk: what does not fit any more is not written.
+    // A file size limit acts like a full disk: writes beyond it fail.
     let script = "trap '' XFSZ; ulimit -f 1; exec \"$@\"";
     let mut full = Command::new("sh");
     full.args(["-c", script, "sh", env!("CARGO_BIN_EXE_rdmux"), "host", "up", "another-one"]);
@@ -154,7 +154,7 @@ fn a_damaged_line_of_the_registry_is_named_and_the_hosts_start() {
 #[test]
 fn a_service_whose_log_is_full_goes_on() {
     let net = Net::new();
-    // It has something to say at once.
+    // It has something to log at once.
     let text = format!("nonsense\none {}\n", net.address(1));
     fs::write(net.path().join("registry"), text).unwrap();
     fs::create_dir_all(net.path().join("hosts/one")).unwrap();
@@ -183,7 +183,7 @@ fn clients_that_break_the_protocol_do_not_fill_the_log() {
         let client = rustix::net::socket(AddressFamily::UNIX, kind, None).unwrap();
         rustix::net::connect(&client, &socket).unwrap();
         rustix::net::send(&client, &[0xff; 64], SendFlags::NOSIGNAL).unwrap();
-        // Until the service has closed it: what it says before does not matter.
+        // Waits until the service has closed it: its messages before that do not matter.
         while rustix::net::recv(&client, &mut [0; 512], RecvFlags::empty()).is_ok_and(|n| n.0 > 0) {
         }
     }
@@ -197,7 +197,7 @@ fn clients_that_break_the_protocol_do_not_fill_the_log() {
 #[test]
 fn a_service_keeps_nothing_of_the_program_that_needed_it() {
     let net = Net::new();
-    // The program of the test: it has a file open and signals blocked, becomes `rdmux`, and stays.
+    // The test's program has a file open and signals blocked, becomes `rdmux`, and waits.
     let script = r#"exec 9>"$RDMUX_RUNTIME_DIR/file" && exec env --block-signal=TERM,HUP "$@""#;
     let program = [env!("CARGO_BIN_EXE_rdmux"), "--host", "one", "ping", "-s", "-p", "0"];
     let mut command = Command::new("sh");
@@ -213,7 +213,7 @@ fn a_service_keeps_nothing_of_the_program_that_needed_it() {
             value.trim().to_owned()
         };
         let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-        // One that is closed meanwhile is not the one looked for.
+        // A descriptor that is closed meanwhile is not the one in question.
         let files: Vec<_> = files.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok()).collect();
         (field("PPid:"), field("SigBlk:"), files.contains(&net.path().join("file")))
     };

@@ -1,4 +1,4 @@
-//! Virtual hosts answer to their names: in a view, by the preloaded library, and where our own code looks names up.
+//! Lookup of virtual hosts by name: in a view, by the preloaded library, and by rdmux's own lookups.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn run(net: &Net, view: &str, program: &[&str]) -> Output {
     net.run(&[&["--host", "one", "run", "--view", view, "--"], program].concat())
 }
 
-/// Whether the kernel refuses views by a namespace.
+/// Returns whether the kernel refuses views by a namespace.
 fn is_refused(view: &str, output: &Output) -> bool {
     let refused = view == "namespace" && output.status.code() == Some(125);
     if refused {
@@ -25,7 +25,7 @@ fn is_refused(view: &str, output: &Output) -> bool {
     refused
 }
 
-/// What getaddrinfo(3) finds for a name, all of it.
+/// Returns all results of getaddrinfo(3) for a name.
 fn found(output: &Output) -> Vec<String> {
     let mut addresses: Vec<_> = text(&output.stdout)
         .lines()
@@ -38,7 +38,7 @@ fn found(output: &Output) -> Vec<String> {
 #[test]
 fn getaddrinfo_finds_virtual_hosts_and_what_the_machine_knows() {
     let net = Net::new().hosts(&["one", "two"]);
-    // That its service runs does not matter: the name is the user's choice.
+    // Its service need not run: the address is the user's choice.
     let six = "::1";
     net.run(&["host", "up", "six", "--addr", six]);
     for view in ["namespace", "preload"] {

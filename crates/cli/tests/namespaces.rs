@@ -1,4 +1,4 @@
-//! Network namespaces are different machines: what a user meets in one is not what is in the other.
+//! Network namespaces act as different machines: hosts and fabrics of one are not those of another.
 
 mod common;
 
@@ -17,8 +17,7 @@ use rdmux_wire::sm::{Attribute, PhysState, PortState};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Lid, Qpn};
 
-/// Runs a shell's line in a network namespace of its own, with its loopback interface up. `None` where the kernel forbids
-/// that.
+/// Runs a shell command in a new network namespace, with its loopback interface up. `None` where the kernel forbids that.
 fn in_another_namespace(line: &str, configure: impl FnOnce(&mut Command)) -> Option<Output> {
     const ENTERED: &str = "entered\n";
     let line = format!("ip link set lo up && echo entered && {line}");
@@ -81,7 +80,7 @@ fn each_network_namespace_has_hosts_of_its_own() {
     };
     let address = net.address(1);
     here(&["host", "up", "one", "--addr", &address]);
-    // The same name, and the same address, on what is another machine.
+    // The same name and address, on a different machine.
     let line = format!(
         "'{RDMUX}' host status && '{RDMUX}' host up one --addr {address} && '{RDMUX}' host down one \
          && '{RDMUX}' --host one run -- true && '{RDMUX}' host down"
@@ -96,14 +95,14 @@ fn each_network_namespace_has_hosts_of_its_own() {
     assert!(mine.contains(&address), "{mine}");
 }
 
-/// A machine with a directory of its own.
+/// A machine with its own directory.
 struct Machine {
     net: Net,
     namespace: Namespace,
 }
 
 impl Machine {
-    /// What `rdmux` says there.
+    /// Runs `rdmux` there.
     fn rdmux(&self, args: &[&str]) -> Output {
         let mut command = self.namespace.command(RDMUX);
         command.args(args).env("RDMUX_RUNTIME_DIR", self.net.path()).output().unwrap()
@@ -115,14 +114,16 @@ impl Machine {
         text(&output.stdout)
     }
 
-    /// The directory's fabric, for a host or a program of that machine: only what runs there goes through the network.
+    /// Returns how to reach the directory's fabric, for a host or a program of that machine: only programs there use
+    /// its network.
     fn options(&self) -> ConnectOptions {
         let user = UserDir::at(self.net.path()).unwrap();
         ConnectOptions { user, config: Config::default(), embedded: false, program: None }
     }
 }
 
-/// Two machines with a cable between them: the addresses 10.79.0.1 and 10.79.0.2. `None` where the kernel forbids that.
+/// Returns two machines connected by a cable, with the addresses 10.79.0.1 and 10.79.0.2. `None` where the kernel
+/// forbids that.
 fn two_machines() -> Option<[Machine; 2]> {
     const MAC: [&str; 2] = ["02:00:00:00:79:01", "02:00:00:00:79:02"];
     let left = Namespace::new()?;
@@ -133,7 +134,7 @@ fn two_machines() -> Option<[Machine; 2]> {
         let [own_ip, other_ip] = [own, other].map(|n| format!("10.79.0.{}", n + 1));
         end.ok(&format!("ip address add {own_ip}/24 dev wire{own}"));
         end.ok(&format!("ip link set wire{own} up"));
-        // A new interface takes a second to answer who asks for it.
+        // A new interface takes a second to answer neighbor requests.
         let neighbour = format!("{other_ip} lladdr {} dev wire{own} nud permanent", MAC[other]);
         end.ok(&format!("ip neighbour replace {neighbour}"));
     }
@@ -156,7 +157,7 @@ impl Agent {
         Self { file, agent, tid: 0 }
     }
 
-    /// Asks along a directed route.
+    /// Sends a request along a directed route.
     fn ask(&mut self, smp: &Smp) -> Attribute {
         self.tid += 1;
         let mut smp = *smp;
@@ -170,7 +171,7 @@ impl Agent {
         answer.attribute().unwrap()
     }
 
-    /// Gives its own port a LID, as a manager does.
+    /// Assigns a LID to its own port, as a manager does.
     fn set_lid(&mut self, lid: Lid) {
         let own = self.ask(&Smp::directed(Method::GET, 0x15, 1, &[]));
         let Attribute::PortInfo(mut info) = own else { panic!("{own}") };
@@ -182,7 +183,8 @@ impl Agent {
     }
 }
 
-/// Brings a fabric of two adapters up on one machine, and joins it on the other; where it listens.
+/// Brings a fabric of two adapters up on one machine, and joins it on the other. Returns the address where it
+/// listens.
 fn join(here: &Machine, there: &Machine) -> String {
     let said = here.ok(&["fabric", "up", "--no-sm", "--shape", "two", "--listen", "10.79.0.1:0"]);
     let listens = said.lines().find_map(|line| line.strip_prefix("it listens at ")).unwrap();
@@ -201,7 +203,7 @@ fn fabric_of_another_machine_is_joined_over_the_network() {
     let show = ["fabric", "show", "--json"];
     assert_eq!(there.ok(&show), here.ok(&show));
 
-    // A host there has an adapter here; a manager there gives it a LID, of which the host is told.
+    // A host there has an adapter here. A manager there assigns a LID to it, of which the host is informed.
     let (options, fabric) = (there.options(), FabricName::default());
     let (mut host, described) =
         Attachment::open(&options, &fabric, "far", Guid(0x0200_0000_0000_00fa)).unwrap();
@@ -217,7 +219,7 @@ fn fabric_of_another_machine_is_joined_over_the_network() {
     assert_eq!(told.port.lid, Lid(0x21));
     assert!(told.events.contains(&PortEvent::LidChange), "{told:?}");
 
-    // The end of the fabric is the end of the bridge, and of what went through it.
+    // The end of the fabric also ends the bridge, and the connections through it.
     here.ok(&["fabric", "down"]);
     let gone = loop {
         if let Err(e) = host.refresh() {
@@ -228,12 +230,12 @@ fn fabric_of_another_machine_is_joined_over_the_network() {
     while !matches!(admin::status(&options, &fabric), Err(FabricError::NotUp { .. })) {
         std::thread::yield_now();
     }
-    // The next client starts it again, and is told why that fails.
+    // The next client starts it again, and gets the error why that fails.
     let refused = there.rdmux(&["fabric", "up"]);
     let said = text(&refused.stderr);
     assert!(!refused.status.success() && said.contains("cannot be reached"), "{said}");
     here.ok(&["fabric", "up", "--no-sm", "--listen", &at]);
-    // A machine that does not know the secret is not let in.
+    // A machine that does not know the secret is rejected.
     let wrong = there.net.path().join("wrong");
     std::fs::write(&wrong, "another secret, as long as one").unwrap();
     let wrong = wrong.to_str().unwrap();
@@ -251,7 +253,7 @@ fn host_of_another_machine_has_its_adapter_over_the_network() {
     let at = join(&here, &there);
     let address = there.net.address(1);
     there.ok(&["host", "up", "far", "--addr", &address]);
-    // The port's state and LID, as programs of the host see them.
+    // Waits for the port's state and LID, as programs of the host see them.
     let until = |state: &str, lid: u64| loop {
         let said = there.ok(&["--host", "far", "devices", "--device", "ib", "--json"]);
         let devices: serde_json::Value = serde_json::from_str(&said).unwrap();
@@ -266,7 +268,7 @@ fn host_of_another_machine_has_its_adapter_over_the_network() {
     assert!(status.contains("far"), "{status}");
     Agent::open(&there.options(), "far").set_lid(Lid(0x21));
     assert_eq!(until("init", 0x21), guid);
-    // The fabric goes, and comes back with the host's adapter and its LID.
+    // The fabric ends, and returns with the host's adapter and its LID.
     here.ok(&["fabric", "down"]);
     until("down", 0x21);
     here.ok(&["fabric", "up", "--no-sm", "--listen", &at]);

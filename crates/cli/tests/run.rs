@@ -1,4 +1,4 @@
-//! `rdmux run`, `env` and `doctor` as users meet them.
+//! `rdmux run`, `env` and `doctor` from their users' point of view.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use common::{Net, compile, missing_here};
 use serde_json::Value;
 
-/// What a program sees of the device.
+/// The files of the device that a program sees.
 const FILES: [&str; 4] = [
     "/sys/class/infiniband",
     "/sys/class/infiniband/rdmux_roce0/ports/1/gid_attrs/types/0",
@@ -21,7 +21,7 @@ const SEEN: &str = "/sys/class/infiniband: has rdmux_roce0\n\
     /sys/class/infiniband_verbs/uverbs0/ibdev: rdmux_roce0\n\
     /dev/infiniband/uverbs0: device, read and write\n";
 
-/// The lines of a directory come in any order.
+/// Sorts lines, because a directory lists them in any order.
 fn sorted(bytes: &[u8]) -> String {
     let text = text(bytes);
     let mut lines: Vec<_> = text.lines().collect();
@@ -65,7 +65,7 @@ fn a_signal_ends_the_program_itself() {
     let output = net.run(&["--host", "one", "run", "--", "sh", "-c", "kill -TERM $$"]);
     assert_eq!(output.status.signal(), Some(15), "{}", text(&output.stderr));
 
-    // There is nobody in between: who signals the process that was started reaches the program.
+    // There is no process in between: a signal to the started process reaches the program.
     let mut run = net.command(&["--host", "one", "run", "--", "sh", "-c", "echo $$; exec cat"]);
     let mut child = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut pid = String::new();
@@ -149,7 +149,7 @@ fn the_header_is_that_of_the_library() {
     net.ok(&["--host", "one", "run", "--", program.to_str().unwrap()]);
 }
 
-/// Runs the C program that looks at the device's files.
+/// Runs the C program that inspects the device's files.
 fn look(net: &Net, before: &[&str], how: &str) -> Option<Output> {
     let program = compile(net, "look.c", &[])?;
     let rdmux = env!("CARGO_BIN_EXE_rdmux");
@@ -225,7 +225,7 @@ fn the_files_show_the_devices_that_the_library_lists() {
 #[test]
 fn a_program_that_nobody_knows_to_look_sees_the_device() {
     let net = Net::new().hosts(&["one"]);
-    // A program that is started by another, and whose file does not name what it looks at.
+    // A program that is started by another, and whose own file does not name the directories.
     let script = net.path().join("look.sh");
     std::fs::write(&script, "d=infini\nls /sys/class/${d}band\n").unwrap();
     let script = script.to_str().unwrap();
@@ -268,7 +268,7 @@ fn all_programs_of_a_host_share_one_namespace_and_those_of_others_the_user_names
     }
     let again = run(&["readlink", "/proc/self/ns/user", "/proc/self/ns/mnt"]).output().unwrap();
     assert_eq!(text(&again.stdout), text(&output.stdout));
-    // Of other devices there are other files, but no other user.
+    // Other devices have other files, but the same user namespace.
     let mut iw = run(&["readlink", "/proc/self/ns/user", "/proc/self/ns/mnt"]);
     let iw = text(&iw.env("RDMUX_DEVICE", "iw").output().unwrap().stdout);
     let of = |said: &str| said.lines().map(str::to_owned).collect::<Vec<_>>();
@@ -347,7 +347,8 @@ fn a_namespace_keeps_a_directory_that_no_path_leads_to() {
 #[test]
 fn in_a_chroot_no_program_runs_in_the_root_of_a_view() {
     let net = Net::new().hosts(&["one"]);
-    // A root whose directories are those of the machine. The view is made outside of it, by the same user namespace.
+    // A root whose directories are those of the machine. The view is created outside of it, in the same user
+    // namespace.
     let script = r#"
         "$0" run --view namespace -- true || exit 125
         mkdir "$1" && mount -t tmpfs root "$1" || exit 125
@@ -465,7 +466,7 @@ fn the_doctor_tells_what_is_wrong() {
     let lost: Value = serde_json::from_slice(&lost.stdout).unwrap();
     assert_eq!(state(&lost, "C library"), "warn");
 
-    // Another service, of a directory of its own, finds the address of the first one taken.
+    // Another service, of another directory, finds the address of the first one in use.
     let other = Net::new();
     let two = ["--host", "two", "doctor"];
     let registry = format!("two {}\n", net.address(1));

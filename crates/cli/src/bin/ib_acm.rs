@@ -1,4 +1,4 @@
-//! The service `ib_acm`, also by the name of Linux's, `ibacm`.
+//! The service `ib_acm`, also installed under the name of Linux's service, `ibacm`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `ib_acme`: the tool of ACM; see `rdmux_acme`.
+//! `ib_acme`, the ACM tool; see `rdmux_acme`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,12 +1,12 @@
 //! Capture files, frame by frame: pcap (draft-ietf-opsawg-pcap) and pcapng (draft-ietf-opsawg-pcapng).
 //!
-//! A reader of our own, because captures come from many writers: options that are not terminated or
-//! not UTF-8, sections of either byte order, and time stamps of any resolution are all taken.
+//! This reader exists because captures come from many writers: it accepts options that are not terminated or not
+//! UTF-8, sections of either byte order, and time stamps of any resolution.
 
 use std::io::{self, BufReader, Read};
 use std::time::Duration;
 
-/// The largest block or record that is believed, in bytes.
+/// The maximum size of a block or record, in bytes; larger lengths are considered invalid.
 const MAX_RECORD: usize = 64 << 20;
 
 /// A frame as captured.
@@ -16,13 +16,13 @@ pub(super) struct Frame<'a> {
     pub(super) time: Duration,
     /// A `LINKTYPE_` of tcpdump.org's registry.
     pub(super) link: u16,
-    /// What was captured.
+    /// The captured bytes.
     pub(super) data: &'a [u8],
-    /// The length that it had before it was cut to the capture's snap length.
+    /// The original length, before truncation to the capture's snap length.
     pub(super) original_len: usize,
 }
 
-/// Why a file cannot be read further.
+/// The reason why a file cannot be read further.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FileError {
     #[error(transparent)]
@@ -47,7 +47,7 @@ enum Format {
     Pcapng { order: Order, interfaces: Vec<Interface> },
 }
 
-/// What an interface description block says.
+/// The contents of an interface description block.
 struct Interface {
     link: u16,
     snap_len: u32,
@@ -86,7 +86,7 @@ impl Order {
         Some(high << 32 | low)
     }
 
-    /// A length that is believed.
+    /// Returns a length if it does not exceed [`MAX_RECORD`].
     fn len(self, b: &[u8], at: usize) -> Option<usize> {
         let len = usize::try_from(self.u32(b, at)?).ok()?;
         (len <= MAX_RECORD).then_some(len)
@@ -102,7 +102,7 @@ mod block {
 }
 
 impl<R: Read> CaptureFile<R> {
-    /// Reads the head of a file.
+    /// Reads the header of a file.
     pub(super) fn open(input: R) -> Result<Self, FileError> {
         let mut input = BufReader::with_capacity(1 << 20, input);
         let mut magic = [0; 4];
@@ -127,14 +127,14 @@ impl<R: Read> CaptureFile<R> {
             _ => return Err(FileError::NotACapture),
         };
         file.fill(20, "file header")?;
-        // The link type's upper half tells about frame check sequences.
+        // The upper half of the link type describes frame check sequences.
         let at = if order == Order::Little { 16 } else { 18 };
         let link = order.u16(&file.record, at).ok_or(FileError::NotACapture)?;
         file.format = Format::Pcap { order, nanoseconds, link };
         Ok(file)
     }
 
-    /// The next frame, or none at the end.
+    /// Returns the next frame, or none at the end.
     pub(super) fn next(&mut self) -> Result<Option<Frame<'_>>, FileError> {
         match self.format {
             Format::Pcap { order, nanoseconds, link } => self.next_record(order, nanoseconds, link),
@@ -172,7 +172,7 @@ impl<R: Read> CaptureFile<R> {
                 4 => {}
                 _ => return Err(FileError::CutShort("block header")),
             }
-            // The type of a section header reads the same in both orders.
+            // The type of a section header is the same in both byte orders.
             if u32::from_le_bytes(kind) == block::SECTION_HEADER {
                 self.section()?;
                 continue;
@@ -202,7 +202,7 @@ impl<R: Read> CaptureFile<R> {
         }
     }
 
-    /// Reads a section header behind its block type; the interfaces of the one before are forgotten.
+    /// Reads a section header after its block type, and drops the interfaces of the previous section.
     fn section(&mut self) -> Result<(), FileError> {
         const BROKEN: FileError = FileError::Broken("a section header");
         self.fill(8, "section header")?;
@@ -220,7 +220,7 @@ impl<R: Read> CaptureFile<R> {
         Ok(())
     }
 
-    /// Reads a block behind its type, without the lengths at its start and its end.
+    /// Reads a block after its type, without the lengths at its start and end.
     fn block_body(&mut self, order: Order) -> Result<(), FileError> {
         self.fill(4, "block")?;
         let len = order.len(&self.record, 0).filter(|len| len % 4 == 0);
@@ -244,7 +244,7 @@ impl<R: Read> CaptureFile<R> {
         self.timed_packet(order, order.u32(&self.record, 0))
     }
 
-    /// The block that enhanced packet blocks replaced: the interface has 16 bits, a drop count the rest.
+    /// Parses the obsolete packet block: 16 bits are the interface, the other 16 a drop count.
     fn packet(&self, order: Order) -> Result<Frame<'_>, FileError> {
         self.timed_packet(order, order.u16(&self.record, 0).map(u32::from))
     }
@@ -264,7 +264,7 @@ impl<R: Read> CaptureFile<R> {
         parse().ok_or(FileError::Broken("a packet block"))
     }
 
-    /// A packet of the first interface, without a time.
+    /// Parses a packet of the first interface, which has no time.
     fn simple_packet(&self, order: Order) -> Result<Frame<'_>, FileError> {
         let parse = || {
             let interface = self.interfaces().first()?;
@@ -325,7 +325,7 @@ impl Interface {
     }
 }
 
-/// Fills `buffer`, or as much of it as there is before the end.
+/// Fills `buffer`, or as much of it as is available before the end.
 fn read_or_end(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

@@ -1,4 +1,4 @@
-//! A frame from its link layer down to what it carries.
+//! Dissects a frame from its link layer down to its contents.
 
 use std::net::IpAddr;
 
@@ -17,37 +17,37 @@ use super::other;
 use super::roce::{Network, Outer, Roce, Vcrc};
 use super::tcp::Segment;
 
-/// What a frame turned out to be.
+/// The dissected frame.
 #[derive(Debug)]
 pub(super) struct Dissection<'a> {
     pub(super) addresses: Option<Addresses>,
-    /// Of a packet of an InfiniBand subnet.
+    /// Of a packet on an InfiniBand subnet.
     pub(super) lrh: Option<Lrh>,
     pub(super) vlan: Option<u16>,
     pub(super) what: What<'a>,
 }
 
-/// From where to where.
+/// Source and destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Addresses {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
 }
 
-/// What a frame carries.
+/// The contents of a frame.
 #[derive(Debug)]
 pub(super) enum What<'a> {
-    /// RDMA, one packet or several.
+    /// One or several RDMA packets.
     Roce(Box<Roce<'a>>),
-    /// A part of a stream that is iWARP's. Only who has seen the stream so far finds this out.
+    /// A segment of an iWARP stream, which only the preceding stream reveals.
     Iwarp(Box<Iwarp<'a>>),
-    /// A part of any other stream, or of one that nobody looked into.
+    /// A segment of any other stream, or of one that is not followed.
     Tcp(Segment<'a>),
     /// RDMA that cannot be decoded.
     Undecodable(WireError),
-    /// RDMA of which too little was captured to say more.
+    /// RDMA with too few captured bytes to decode.
     CutShort { captured: usize, original: usize },
-    /// A part of an IP packet; of which protocol, and from which byte on.
+    /// A fragment of an IP packet, with its protocol and the offset of its first byte.
     Fragment { protocol: u8, offset: u32 },
     /// Not RDMA: its name.
     Other(String),
@@ -63,7 +63,7 @@ impl<'a> Dissection<'a> {
     }
 }
 
-/// The link type of frames of a kind that is not in a file.
+/// Returns the link type of live frames of a kind.
 pub(super) const fn link_of(kind: FrameKind) -> u16 {
     match kind {
         FrameKind::Ip => link::RAW,
@@ -86,7 +86,7 @@ mod link {
     pub(super) const LINUX_SLL2: u16 = 276;
 }
 
-/// Finds out what a frame is. Never fails: what makes no sense is named as such.
+/// Dissects a frame. Never fails: invalid contents are described as such.
 pub(super) fn dissect<'a>(frame: &Frame<'a>) -> Dissection<'a> {
     let data = frame.data;
     let missing = frame.original_len.saturating_sub(data.len());
@@ -98,7 +98,7 @@ pub(super) fn dissect<'a>(frame: &Frame<'a>) -> Dissection<'a> {
             }
             Err(error) => return Dissection::other(error.to_string()),
         },
-        // The address family's numbers differ between systems, the IP version does not.
+        // The numbers of address families differ between systems, the IP version does not.
         link::NULL | link::LOOP => (ip_ethertype(data.get(4..)), 4),
         link::RAW | link::RAW_BSD | link::RAW_OPENBSD | link::IPV4 | link::IPV6 => {
             (ip_ethertype(Some(data)), 0)
@@ -120,7 +120,7 @@ pub(super) fn dissect<'a>(frame: &Frame<'a>) -> Dissection<'a> {
     }
 }
 
-/// A record of ERF, of which InfiniBand's are of interest: a header, extension headers, and the packet.
+/// Dissects an ERF record, of which those of InfiniBand are of interest: a header, extension headers, and the packet.
 fn erf(record: &[u8], missing: usize) -> Dissection<'_> {
     const HEADER: usize = 16;
     const EXTENSION: usize = 8;
@@ -139,7 +139,7 @@ fn erf(record: &[u8], missing: usize) -> Dissection<'_> {
     }
     match header[TYPE] & !MORE {
         INFINIBAND => {
-            // What fills a record up is not of the packet.
+            // The padding of a record is not part of the packet.
             let len = usize::from(u16::from_be_bytes([header[14], header[15]]));
             infiniband(&rest[..len.min(rest.len())], missing)
         }
@@ -159,7 +159,7 @@ fn ip_ethertype(packet: Option<&[u8]>) -> Option<u16> {
     }
 }
 
-/// `missing`: how many bytes of the frame were not captured.
+/// Dissects a network packet. `missing`: how many bytes of the frame were not captured.
 fn network(ethertype: u16, packet: &[u8], missing: usize) -> Dissection<'_> {
     let dissection = match ethertype {
         ether::IPV4 => ipv4(packet, missing),
@@ -202,7 +202,7 @@ fn ipv6(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
     Ok(Dissection { addresses: Some(addresses), ..Dissection::of(what) })
 }
 
-/// A GRH and a BTH directly in Ethernet.
+/// Dissects a GRH and a BTH directly in Ethernet.
 fn roce_v1(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
     let grh = Grh::parse(packet)?;
     let Gid(src) = grh.sgid;
@@ -214,7 +214,7 @@ fn roce_v1(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
     Ok(Dissection { addresses: Some(addresses), ..Dissection::of(what) })
 }
 
-/// An LRH and what follows it. The VCRC is not checked: captures often lack it.
+/// Dissects an LRH and what follows it. The VCRC is not checked, because captures often lack it.
 fn infiniband(packet: &[u8], missing: usize) -> Dissection<'_> {
     let lrh = match Lrh::parse(packet) {
         Ok(lrh) => lrh,
@@ -246,15 +246,15 @@ fn infiniband(packet: &[u8], missing: usize) -> Dissection<'_> {
     Dissection { addresses, lrh: Some(lrh), ..Dissection::of(what) }
 }
 
-/// What a header says that follows it, and what of it is there.
+/// The payload of a header: its length, and the bytes present.
 pub(super) struct Payload<'a> {
-    /// What is there, without what Ethernet adds to short frames.
+    /// The bytes present, without Ethernet's padding of short frames.
     pub(super) bytes: &'a [u8],
-    /// The length by the header.
+    /// The length according to the header.
     pub(super) len: usize,
-    /// Bytes of the frame that were not captured.
+    /// The number of bytes of the frame that were not captured.
     missing: usize,
-    /// The field that says so.
+    /// The header field with the length.
     says: &'static str,
 }
 
@@ -263,7 +263,7 @@ impl<'a> Payload<'a> {
         Self { bytes: bytes.get(..len).unwrap_or(bytes), len, missing, says }
     }
 
-    /// Why this is not whole, if it is not.
+    /// Returns why this is not complete, if it is not.
     fn defect(&self) -> Option<What<'a>> {
         let have = self.bytes.len();
         if have == self.len {
@@ -307,7 +307,7 @@ fn transport<'a>(
     rdma(&inner, &Outer::Udp { network, udp: header })
 }
 
-/// `payload`: from the BTH through the ICRC.
+/// Dissects an RDMA packet. `payload`: from the BTH through the ICRC.
 fn rdma<'a>(payload: &Payload<'a>, outer: &Outer<'_>) -> What<'a> {
     let roce = match payload.defect() {
         None => Roce::parse(payload.bytes, outer),

@@ -1,4 +1,4 @@
-//! iWARP in a TCP connection: MPA's start-up frames, then frames in both directions.
+//! iWARP in a TCP connection: MPA's start-up frames, then FPDUs in both directions.
 
 use std::fmt;
 
@@ -17,41 +17,41 @@ mod frames;
 mod tests;
 mod unit;
 
-/// What a segment of a followed stream carries.
+/// The contents of a segment of a followed stream.
 #[derive(Debug)]
 pub(super) struct Iwarp<'a> {
     pub(super) segment: Segment<'a>,
     pub(super) arrival: Arrival,
-    /// Whether the stream cannot be followed any more.
+    /// Whether the stream can no longer be followed.
     pub(super) lost: bool,
-    /// Start-up frames and frames that it completed.
+    /// The start-up frames and FPDUs that it completed.
     pub(super) units: Vec<Unit>,
 }
 
-/// The error of a start-up frame that is none.
+/// The error of a start-up frame without a valid key.
 macro_rules! no_key {
     () => {
         WireError::Value { what: "MPA key", .. }
     };
 }
 
-/// What is known of a connection that is iWARP.
+/// The state of an iWARP connection.
 #[derive(Debug, Default)]
 pub(super) struct Mpa {
     directions: [Direction; 2],
 }
 
-/// One direction of it.
+/// The state of one direction.
 #[derive(Debug, Default)]
 struct Direction {
-    /// What its start-up frame said.
+    /// The contents of its start-up frame.
     startup: Option<Said>,
-    /// Whether it was one, but wrong, or cut too short to read.
+    /// Whether that was a start-up frame, but invalid, or too truncated to read.
     broken: bool,
     state: State,
 }
 
-/// What counts of a start-up frame.
+/// The relevant contents of a start-up frame.
 #[derive(Debug, Clone, Copy)]
 struct Said {
     kind: Kind,
@@ -64,7 +64,7 @@ enum State {
     /// The first bytes of the start-up frame.
     Startup(Vec<u8>),
     Frames(Frames),
-    /// Where the next frame begins is not known; or none will come.
+    /// The start of the next frame is unknown, or none will follow.
     Lost,
 }
 
@@ -75,18 +75,18 @@ impl Default for State {
 }
 
 impl Mpa {
-    /// Whether a stream that begins with these bytes may be iWARP.
+    /// Returns whether a stream that begins with these bytes may be iWARP.
     pub(super) fn begins(bytes: &[u8]) -> bool {
         !bytes.is_empty() && !matches!(Startup::need(bytes), Err(no_key!()))
     }
 
-    /// Whether it turned out that the connection is something else.
+    /// Returns whether the connection has turned out to be something else.
     pub(super) fn is_none(&self) -> bool {
         let none = |direction: &Direction| direction.startup.is_none() && !direction.broken;
         self.directions.iter().all(none) && (self.is_lost(0) || self.is_lost(1))
     }
 
-    /// Whether these bytes could begin with a frame, or with a start-up frame that is wrong.
+    /// Returns whether these bytes could begin with an FPDU, or with an invalid start-up frame.
     pub(super) fn looks_like_frame(bytes: &[u8]) -> bool {
         const RESERVED: [u8; 2] = [0x3c, 0x30];
         let Some([length @ .., ddp, rdmap]) = bytes.first_chunk::<4>() else { return false };
@@ -96,12 +96,12 @@ impl Mpa {
             && [ddp & RESERVED[0], rdmap & RESERVED[1]] == [0, 0]
     }
 
-    /// Whether a direction cannot be followed any more.
+    /// Returns whether a direction can no longer be followed.
     pub(super) fn is_lost(&self, from: usize) -> bool {
         matches!(self.directions[from].state, State::Lost)
     }
 
-    /// Nothing comes any more, and what is not complete will not be.
+    /// Ends both directions. Incomplete frames stay incomplete.
     pub(super) fn end(&mut self) {
         for direction in &mut self.directions {
             direction.broken |= direction.startup.is_none();
@@ -109,7 +109,7 @@ impl Mpa {
         }
     }
 
-    /// Takes the next part of a direction, and adds to `units` what is complete with it.
+    /// Takes the next part of a direction, and appends completed frames to `units`.
     pub(super) fn take(&mut self, from: usize, piece: &Piece, units: &mut Vec<Unit>) {
         let rest = match (&mut self.directions[from].state, piece) {
             (State::Lost, _) => return,
@@ -146,7 +146,7 @@ impl Mpa {
         self.take(from, &rest, units);
     }
 
-    /// Reads the start-up frame, if it is all there, and returns what is behind it.
+    /// Parses the start-up frame, if it is complete, and returns the bytes after it.
     fn startup(&mut self, from: usize, units: &mut Vec<Unit>) -> Option<Vec<u8>> {
         let answers = self.directions[1 - from].startup.is_some();
         let direction = &mut self.directions[from];
@@ -182,7 +182,7 @@ impl Mpa {
         (!rest.is_empty()).then_some(rest)
     }
 
-    /// Tells both directions what their start-up frames agreed on.
+    /// Tells both directions what their start-up frames have agreed on.
     fn agree(&mut self) {
         let said = [0, 1].map(|from| self.directions[from].startup);
         let both = said[0].is_some() && said[1].is_some();
@@ -202,7 +202,7 @@ impl Mpa {
 /// The length of a start-up frame's key, in bytes.
 const KEY_LEN: usize = 16;
 
-/// The length of the start-up frame that begins so, if nothing is missing but the program's private data.
+/// Returns the length of the start-up frame with this beginning, if only the program's private data are missing.
 fn needs_private_data(start: &[u8]) -> Option<usize> {
     let need = Startup::need(start).ok().filter(|need| start.len() <= *need)?;
     let mut frame = start.to_vec();
@@ -211,7 +211,7 @@ fn needs_private_data(start: &[u8]) -> Option<usize> {
     (start.len() >= Startup::HEADER_LEN + enhanced).then_some(need)
 }
 
-/// So many frames of a segment have their place in a line.
+/// The maximum number of FPDUs of a segment that are shown in a line.
 const SHOWN: usize = 4;
 
 impl fmt::Display for Iwarp<'_> {

@@ -1,4 +1,4 @@
-//! A frame as a line: of text, or of JSON.
+//! A frame formatted as a line of text or of JSON.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::iwarp::JsonUnit;
 use super::mad::JsonMad;
 use super::roce::{IcrcCheck, Roce, RocePacket, Vcrc};
 
-/// A frame with its place in the file.
+/// A frame with its position in the file.
 pub(super) struct Line<'a> {
-    /// Counted from 1.
+    /// The number, counted from 1.
     pub(super) number: u64,
-    /// Since 1970.
+    /// The time since 1970.
     pub(super) time: Duration,
-    /// Since the first frame.
+    /// The time since the first frame.
     pub(super) relative: Duration,
     pub(super) dissection: &'a Dissection<'a>,
 }
@@ -94,12 +94,12 @@ impl fmt::Display for RocePacket<'_> {
     }
 }
 
-/// A frame as a JSON object. What a frame does not have is left out.
+/// A frame as a JSON object. Absent fields are omitted.
 #[derive(Serialize)]
 pub(super) struct JsonLine<'a> {
     file: &'a str,
     frame: u64,
-    /// Seconds since 1970, with nine decimals: a string, since a number would lose some of them.
+    /// Seconds since 1970 with nine decimals, as a string because a number would lose some of them.
     time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     src: Option<String>,
@@ -116,11 +116,11 @@ pub(super) struct JsonLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     vlan: Option<u16>,
     kind: &'static str,
-    /// What the line of text says.
+    /// The contents of the line of text.
     text: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     packets: Vec<JsonPacket>,
-    /// Start-up frames and frames of iWARP that end in it.
+    /// The iWARP start-up frames and FPDUs that end in this frame.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     units: Vec<JsonUnit>,
     #[serde(skip_serializing_if = "Option::is_none")]

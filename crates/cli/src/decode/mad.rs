@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 /// A datagram to QP0 or QP1.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Mad<'a> {
-    /// Of the connection manager.
+    /// A message of the connection manager.
     Cm(CmMad),
     /// Of subnet management.
     Smp(Smp),
@@ -23,12 +23,13 @@ pub(super) enum Mad<'a> {
     Sa(SaMad<'a>),
     /// Of performance management.
     Pm(PmMad),
-    /// Of another class, or of the connection manager's and no message; the RMPP header if the class has it and it says something.
+    /// A datagram of another class, or one of the connection manager's class that is not a message; with the RMPP header if the
+    /// class has one that is in use.
     Other(MadHeader, Option<Rmpp>),
 }
 
-/// Whether a datagram of the connection manager's class is a message. Others get or set an attribute, as ClassPortInfo, or have
-/// one that is not known.
+/// Returns whether a datagram of the connection manager's class is a message. Others get or set an attribute, such as
+/// ClassPortInfo, or have an unknown one.
 fn is_message(header: &MadHeader) -> bool {
     header.method == Method::SEND && Message::is_known(header.attr_id)
 }
@@ -49,7 +50,7 @@ impl<'a> Mad<'a> {
         }
     }
 
-    /// What it is, for counting.
+    /// Returns its kind, for counting.
     pub(super) fn kind(&self) -> String {
         let named = |class: &str, header: &MadHeader| {
             let MadHeader { method, attr_id, .. } = header;
@@ -67,7 +68,7 @@ impl<'a> Mad<'a> {
         }
     }
 
-    /// The name of the message of the connection manager.
+    /// Returns the name of the connection manager's message.
     pub(super) fn cm(&self) -> Option<&'static str> {
         if let Self::Cm(mad) = self { Some(mad.message.name()) } else { None }
     }
@@ -91,7 +92,7 @@ impl<'a> Mad<'a> {
         }
     }
 
-    /// The fields of the attribute, where there is exactly one.
+    /// Visits the fields of the attribute, if there is exactly one.
     fn fields(&self, visit: Visit<'_>) {
         match self {
             Self::Smp(smp) if smp.header.method != Method::GET => {
@@ -130,7 +131,7 @@ impl fmt::Display for Mad<'_> {
     }
 }
 
-/// What the details of a notice mean.
+/// Formats the details of a notice.
 fn fmt_trap(f: &mut fmt::Formatter<'_>, smp: &Smp) -> fmt::Result {
     let Some(sm::Attribute::Notice(notice)) = smp.attribute() else { return Ok(()) };
     match notice.trap() {
@@ -145,13 +146,13 @@ pub(super) struct JsonMad {
     class: String,
     method: String,
     status: u16,
-    /// A string, since a number would lose some of its bits.
+    /// A string, because a number would lose some of its bits.
     tid: String,
     attribute_id: u16,
     attribute_modifier: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     attribute: Option<&'static str>,
-    /// The attribute's fields as the text has them. A name that is there already has its number behind it, as `lid_2`.
+    /// The attribute's fields as in the text. A repeated name gets a number, as in `lid_2`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     fields: Map<String, Value>,
 }

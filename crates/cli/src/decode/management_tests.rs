@@ -22,7 +22,7 @@ use super::tests::{frame, ipv4, summary_of, with_icrc_v4};
 const INFINIBAND: u16 = 247;
 const ERF: u16 = 197;
 
-/// A frame of an InfiniBand subnet with a datagram.
+/// Returns a frame of an InfiniBand subnet with a datagram.
 fn ib(mad: &[u8; 256], qpn: Qpn, grh: Option<Grh>) -> Vec<u8> {
     let management = qpn == Qpn::QP0;
     let qkey = if management { Qkey(0) } else { Qkey::QP1 };
@@ -37,7 +37,7 @@ fn ib(mad: &[u8; 256], qpn: Qpn, grh: Option<Grh>) -> Vec<u8> {
     bytes
 }
 
-/// The line of a frame, without number and time.
+/// Returns the line of a frame, without number and time.
 fn line_of(frame: &Frame<'_>) -> String {
     let dissection = dissect(frame);
     let zero = std::time::Duration::ZERO;
@@ -158,7 +158,7 @@ fn a_question_to_subnet_administration_is_shown_with_mask_and_record() {
     assert_eq!(json["packets"][0]["mad"]["fields"]["lid"], "0x0004");
 }
 
-/// A port's record and the PortInfo in it have a LID each.
+/// A port's record and the PortInfo in it both have a LID.
 #[test]
 fn fields_of_one_name_are_all_in_json() {
     let port_info = PortInfo { lid: Lid(5), ..PortInfo::default() };
@@ -210,7 +210,7 @@ fn counters_are_shown_by_name() {
     );
 }
 
-/// What is of the connection manager's class and no message is not wrong.
+/// A datagram of the connection manager's class that is not a message is no error.
 #[test]
 fn datagrams_of_the_connection_managers_class_need_not_be_messages() {
     for (method, attr_id) in [
@@ -268,7 +268,7 @@ fn a_global_packet_has_lids_and_gids() {
     assert_eq!(summary_of(&frame(INFINIBAND, &bytes)).icrc_right, 1);
 }
 
-/// Captures have a VCRC or have none; it is the same packet.
+/// Captures contain a VCRC or not; the packet is the same.
 #[test]
 fn a_missing_vcrc_is_no_fault() {
     let bytes = ib(&set_port_info(), Qpn::QP0, None);
@@ -284,7 +284,7 @@ fn every_flipped_bit_of_a_local_packet_shows() {
         bad[bit / 8] ^= 0x80 >> (bit % 8);
         let summary = summary_of(&frame(INFINIBAND, &bad));
         let masked = bit < 4 || bit / 8 == Lrh::LEN + 4;
-        // A packet that is raw by its LNH is not RDMA.
+        // A packet that is raw according to its LNH is not RDMA.
         let right = summary.icrc_right == 1;
         assert_eq!(right, masked, "bit {bit}: {summary}");
     }
@@ -300,7 +300,7 @@ fn frames_of_a_subnet_that_were_cut_are_not_failures() {
             let summary = summary_of(&cut);
             assert!(summary.all_right() && summary.icrc_right == 0, "{len}: {summary}");
             assert_eq!(summary.cut_short, u64::from(len >= Lrh::LEN), "{len}");
-            // Without a snap length that is the reason, the length lies.
+            // If no snap length explains it, the length is wrong.
             let lies = summary_of(&frame(INFINIBAND, &whole[..len]));
             assert_eq!(lies.undecodable, u64::from(len >= Lrh::LEN), "{len}");
         }

@@ -1,10 +1,10 @@
-//! Names of what is not RDMA, in a few words.
+//! Short names of frames that are not RDMA.
 
 use std::net::Ipv4Addr;
 
 use rdmux_wire::{ether, ip};
 
-/// What an Ethernet frame of this type carries.
+/// Describes the payload of an Ethernet frame of this type.
 pub(super) fn ethertype(ethertype: u16, payload: &[u8]) -> String {
     match ethertype {
         ether::ARP => arp(payload).unwrap_or_else(|| "ARP".into()),
@@ -32,7 +32,7 @@ fn arp(payload: &[u8]) -> Option<String> {
     }
 }
 
-/// What an IP packet of this protocol carries.
+/// Describes the payload of an IP packet of this protocol.
 pub(super) fn protocol(protocol: u8, payload: &[u8]) -> String {
     match protocol {
         ip::IGMP => igmp(payload).unwrap_or_else(|| "IGMP".into()),
@@ -58,7 +58,7 @@ fn igmp(payload: &[u8]) -> Option<String> {
     })
 }
 
-/// Names the first group; most reports have one.
+/// Describes a report by its first group; most reports have one.
 fn igmp_v3_report(payload: &[u8], group: Ipv4Addr) -> String {
     let sources = payload.get(10..12) != Some(&[0, 0]);
     let action = match payload.get(8) {

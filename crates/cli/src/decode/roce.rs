@@ -1,4 +1,4 @@
-//! RDMA packets of a frame: what they say, and whether their ICRC is right.
+//! The RDMA packets of a frame: their contents, and the check of their ICRC.
 
 use std::net::Ipv6Addr;
 
@@ -12,20 +12,20 @@ use rdmux_wire::{Bth, Lid, MAX_HEADER, Packet, Qpn, Service, Syndrome, WireError
 
 use super::mad::Mad;
 
-/// The packets of a frame. Mostly that is one.
+/// The packets of a frame, usually one.
 #[derive(Debug)]
 pub(super) struct Roce<'a> {
     /// The first packet.
     pub(super) first: RocePacket<'a>,
-    /// Those that follow, when the capturing host left the segmentation to its adapter (or had it
-    /// joined what it received), so that a frame is not what was on the wire.
+    /// The packets that follow if the capturing host left segmentation to its adapter (or had it coalesce received
+    /// packets), so that the frame differs from the packets on the wire.
     pub(super) offloaded: Vec<RocePacket<'a>>,
     pub(super) icrc: IcrcCheck,
-    /// Of InfiniBand, where the capture has it.
+    /// The VCRC of InfiniBand, if the capture contains it.
     pub(super) vcrc: Option<Vcrc>,
 }
 
-/// The VCRC of a packet: as it was captured, and as it should be.
+/// The VCRC of a packet: as captured, and as computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Vcrc {
     pub(super) found: u16,
@@ -33,7 +33,7 @@ pub(super) struct Vcrc {
 }
 
 impl Vcrc {
-    /// Of a packet that was captured up to there.
+    /// Computes it for a packet that was captured completely.
     pub(super) fn of(parts: &Parts<'_>) -> Option<Self> {
         let [found, computed] = [parts.vcrc?, parts.right_vcrc()].map(u16::from_be_bytes);
         Some(Self { found, computed })
@@ -44,14 +44,14 @@ impl Vcrc {
     }
 }
 
-/// A packet, and the management datagram in it.
+/// A packet, with its management datagram.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RocePacket<'a> {
     pub(super) packet: Packet<'a>,
     pub(super) mad: Option<Mad<'a>>,
 }
 
-/// What became of the check of the ICRC.
+/// The result of the ICRC check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IcrcCheck {
     Right,
@@ -59,7 +59,7 @@ pub(super) enum IcrcCheck {
         found: u32,
         computed: u32,
     },
-    /// Not all of the packet was captured.
+    /// Parts of the packet were not captured.
     Unchecked,
 }
 
@@ -82,7 +82,7 @@ pub(super) enum Outer<'a> {
 }
 
 impl<'a> Roce<'a> {
-    /// `bytes`: from the BTH through the ICRC.
+    /// Parses a packet. `bytes`: from the BTH through the ICRC.
     pub(super) fn parse(bytes: &'a [u8], outer: &Outer<'_>) -> Result<Self, WireError> {
         let (transport, found) = split_icrc(bytes)?;
         let computed = outer.icrc(transport);
@@ -102,14 +102,14 @@ impl<'a> Roce<'a> {
         Ok(Self { first, offloaded: Vec::new(), icrc, vcrc: None })
     }
 
-    /// What the first bytes of a packet of `len` bytes say.
+    /// Parses the first bytes of a packet of `len` bytes.
     pub(super) fn parse_cut(bytes: &'a [u8], len: usize) -> Result<Self, WireError> {
         let transport = &bytes[..bytes.len().min(len.saturating_sub(Icrc::LEN))];
         let first = RocePacket { packet: Packet::parse(transport)?, mad: None };
         Ok(Self { first, offloaded: Vec::new(), icrc: IcrcCheck::Unchecked, vcrc: None })
     }
 
-    /// All packets, in order.
+    /// Returns all packets, in order.
     pub(super) fn packets(&self) -> impl Iterator<Item = &RocePacket<'a>> {
         std::iter::once(&self.first).chain(&self.offloaded)
     }
@@ -125,7 +125,7 @@ impl<'a> RocePacket<'a> {
         Ok(Self { packet, mad })
     }
 
-    /// What it is, for counting: the opcode with the kind of NAK, or the message to QP0 or QP1.
+    /// Returns its kind, for counting: the opcode with the kind of NAK, or the message to QP0 or QP1.
     pub(super) fn kind(&self) -> String {
         let opcode = self.packet.bth.opcode;
         match (&self.mad, self.packet.aeth.map(|aeth| aeth.syndrome)) {
@@ -144,8 +144,8 @@ fn split_icrc(bytes: &[u8]) -> Result<(&[u8], [u8; Icrc::LEN]), WireError> {
     if bytes.len() < need { Err(short) } else { Ok((transport, *icrc)) }
 }
 
-/// The packets that segmentation offload will make of `bytes` or made them from, all of one size but
-/// for the last. The size is not in the frame: it is the one with which every ICRC is right.
+/// Returns the packets into which segmentation offload will split `bytes`, or from which it joined them, all of one
+/// size except for the last. The frame does not contain the size: it is the one with which every ICRC is right.
 fn segments<'a>(
     bytes: &'a [u8],
     outer: &Outer<'_>,
@@ -158,7 +158,7 @@ fn segments<'a>(
 }
 
 impl Outer<'_> {
-    /// The ICRC of `transport`, from the BTH through the pad.
+    /// Computes the ICRC of `transport`, from the BTH through the pad.
     fn icrc(&self, transport: &[u8]) -> [u8; Icrc::LEN] {
         let mut icrc = match *self {
             Self::Udp { network: Network::Ipv4 { header }, udp } => {
@@ -180,8 +180,8 @@ impl Outer<'_> {
         icrc.finish()
     }
 
-    /// Whether `segment`, of a larger frame with these headers, is a packet with the right ICRC. Its
-    /// lengths are its own; so is its IPv4 Identification, which is not in the frame.
+    /// Returns whether `segment`, of a larger frame with these headers, is a packet with the right ICRC. It has its
+    /// own lengths and its own IPv4 Identification, which is not in the frame.
     fn is_segment(&self, segment: &[u8]) -> bool {
         let Self::Udp { network, udp } = *self else { return false };
         let Ok((transport, found)) = split_icrc(segment) else { return false };

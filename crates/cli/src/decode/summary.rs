@@ -1,4 +1,4 @@
-//! What a capture held, counted.
+//! The summary of a capture: counts of its frames and packets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,35 +13,34 @@ use super::roce::IcrcCheck;
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Summary {
     pub(super) frames: u64,
-    /// Frames of RDMA, whether right or wrong.
+    /// Frames with RDMA, valid or not.
     pub(super) rdma: u64,
     pub(super) icrc_right: u64,
     pub(super) icrc_wrong: u64,
-    /// Packets of InfiniBand with a wrong VCRC; a capture may have none.
+    /// Packets of InfiniBand with a wrong VCRC; captures may lack the VCRC.
     pub(super) vcrc_wrong: u64,
     pub(super) undecodable: u64,
-    /// Frames of RDMA that were cut to the snap length, so that nothing was checked.
+    /// Frames with RDMA that were truncated to the snap length, and not checked.
     pub(super) cut_short: u64,
-    /// Frames that hold more than a packet, because the capturing host left segmentation to its
-    /// adapter.
+    /// Frames that contain more than one packet, because the capturing host left segmentation to its adapter.
     pub(super) offloaded: u64,
-    /// Frames with a part of an iWARP stream.
+    /// Frames with a segment of an iWARP stream.
     pub(super) iwarp: u64,
-    /// Those of them in which nothing is wrong, and nothing too short to tell.
+    /// Those of them without an error and without parts too short to check.
     pub(super) iwarp_right: u64,
-    /// Frames of iWARP (FPDUs) with the right CRC.
+    /// FPDUs with the right CRC.
     pub(super) crc_right: u64,
     pub(super) crc_wrong: u64,
     /// FPDUs without a CRC, by agreement.
     pub(super) crc_none: u64,
     pub(super) crc_unchecked: u64,
-    /// Frames with a part of a stream that looks like iWARP, but whose start was not captured.
+    /// Frames with a segment of a stream that looks like iWARP, but whose start was not captured.
     pub(super) midstream: u64,
-    /// Bytes of iWARP that wait for others, which were not captured, at the end.
+    /// Bytes of iWARP that were still waiting for uncaptured ones at the end.
     pub(super) left_over: u64,
     pub(super) fragments: u64,
     pub(super) other: u64,
-    /// Packets by opcode, or by message where they are for QP1.
+    /// Packets by opcode, or by message for those to QP1.
     pub(super) packets: BTreeMap<String, u64>,
 }
 
@@ -140,7 +139,7 @@ impl Summary {
         }
     }
 
-    /// Whether every frame of RDMA that was captured whole is right.
+    /// Returns whether every completely captured RDMA frame is valid.
     pub(super) fn all_right(&self) -> bool {
         self.icrc_wrong + self.vcrc_wrong + self.crc_wrong + self.undecodable == 0
     }

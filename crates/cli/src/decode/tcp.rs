@@ -1,4 +1,4 @@
-//! TCP segments, and the connections that they belong to.
+//! TCP segments, and their connections.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,27 +14,27 @@ pub(super) mod reassembly;
 #[cfg(test)]
 mod tests;
 
-/// How many connections that are not iWARP, or not yet, are known at a time, at most.
+/// The maximum number of tracked connections that are not iWARP, or not known to be.
 const MAX_OTHERS: usize = 65_536;
-/// When so many are iWARP, those that were silent the longest are forgotten.
+/// The maximum number of tracked iWARP connections. Beyond it, those idle longest are dropped.
 const MAX_IWARP: usize = 131_072;
 
-/// A segment as captured.
+/// A captured segment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Segment<'a> {
     pub(super) tcp: Tcp,
-    /// What was captured of its payload.
+    /// The captured part of its payload.
     pub(super) payload: &'a [u8],
     /// The length of its payload.
     pub(super) len: usize,
-    /// Whether it goes over IPv6.
+    /// Whether it is carried by IPv6.
     pub(super) ipv6: bool,
     /// Whether it belongs to a stream that looks like iWARP, but whose start was not captured.
     pub(super) midstream: bool,
 }
 
 impl<'a> Segment<'a> {
-    /// `packet`: from the TCP header on, `len` bytes if all were captured.
+    /// Parses a segment. `packet`: from the TCP header on, `len` bytes if all were captured.
     pub(super) fn parse(packet: &'a [u8], len: usize, addresses: Addresses) -> Option<Self> {
         let tcp = Tcp::parse(packet).ok()?;
         let header_len = usize::from(tcp.header_len);
@@ -60,39 +60,39 @@ impl fmt::Display for Segment<'_> {
 #[derive(Default)]
 pub(super) struct Streams {
     connections: HashMap<(SocketAddr, SocketAddr), Connection>,
-    /// How many of them were iWARP when room was made last.
+    /// The number of iWARP connections when room was last made.
     iwarp: usize,
-    /// How many segments there were.
+    /// The number of segments.
     segments: u64,
-    /// What connections of iWARP held when they ended or were forgotten, in bytes.
+    /// The bytes that iWARP connections held when they ended or were dropped.
     left_over: u64,
 }
 
-/// The two directions of a connection: from the end whose address is less, and to it.
+/// Both directions of a connection: from the end with the lower address, and to it.
 #[derive(Default)]
 struct Connection {
     halves: [Reassembly; 2],
     content: Content,
-    /// Which of them have ended.
+    /// Which directions have ended.
     ended: [bool; 2],
     /// The number of its last segment.
     last: u64,
 }
 
-/// What a connection carries.
+/// The contents of a connection.
 #[derive(Default)]
 enum Content {
-    /// Nothing so far.
+    /// Unknown so far.
     #[default]
     Unknown,
     Iwarp(Box<Mpa>),
-    /// It looks like iWARP, but where frames begin is not known.
+    /// It looks like iWARP, but the start of frames is unknown.
     Midstream,
     Other,
 }
 
 impl Streams {
-    /// Looks into a segment, if it is one: with what came before, it may be iWARP.
+    /// Follows a segment, if the frame is one: together with the preceding ones, it may be iWARP.
     pub(super) fn follow<'a>(&mut self, dissection: Dissection<'a>) -> Dissection<'a> {
         let Dissection { addresses: Some(addresses), what: What::Tcp(segment), .. } = &dissection
         else {
@@ -122,7 +122,7 @@ impl Streams {
         Dissection { what, ..dissection }
     }
 
-    /// Forgets the half of the connections of a kind, iWARP or not, that were silent the longest, if there are too many.
+    /// Drops the half of the connections of a kind, iWARP or not, that were idle longest, if there are too many.
     fn make_room(&mut self) {
         if self.connections.len() < self.iwarp + MAX_OTHERS {
             return;
@@ -142,7 +142,7 @@ impl Streams {
         self.iwarp = self.connections.values().filter(|c| c.is_iwarp()).count();
     }
 
-    /// Bytes of iWARP that were not decoded at the end, since others before them were not captured.
+    /// Returns the bytes of iWARP that were not decoded at the end, because preceding ones were not captured.
     pub(super) fn left_over(&self) -> u64 {
         let held: u64 = self.connections.values().map(Connection::left_over).sum();
         self.left_over + held
@@ -154,13 +154,13 @@ impl Connection {
         matches!(self.content, Content::Iwarp(_))
     }
 
-    /// Bytes of iWARP that wait for what is missing.
+    /// Returns the bytes of iWARP that wait for missing ones.
     fn left_over(&self) -> u64 {
         if self.is_iwarp() { self.halves.iter().map(Reassembly::held).sum() } else { 0 }
     }
 
-    /// Both directions of iWARP have ended: nothing is waited for, and nothing kept but what tells late segments from new ones.
-    /// Returns what was waiting, in bytes.
+    /// Ends a connection after both directions of iWARP have ended: keeps only what distinguishes late segments from new ones.
+    /// Returns the bytes that were waiting.
     fn end(&mut self) -> u64 {
         let left_over = self.left_over();
         self.halves.iter_mut().for_each(Reassembly::discard);
@@ -170,7 +170,7 @@ impl Connection {
         left_over
     }
 
-    /// It is not iWARP, or not to be followed.
+    /// Stops following a connection, because it is not iWARP or cannot be followed.
     fn give_up(&mut self, content: Content) {
         self.content = content;
         self.halves.iter_mut().for_each(Reassembly::give_up);
@@ -246,7 +246,7 @@ impl Connection {
         What::Iwarp(Box::new(Iwarp { segment, arrival, lost, units }))
     }
 
-    /// A SYN: of this connection, or of another with the same addresses.
+    /// Handles a SYN of this connection, or of another with the same addresses.
     fn begin(&mut self, from: usize, tcp: &Tcp) {
         let first = tcp.seq.wrapping_add(1);
         let again = self.halves[from].first() == Some(first);

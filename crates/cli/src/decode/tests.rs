@@ -15,14 +15,14 @@ use super::*;
 const ETHERNET: u16 = 1;
 const RAW: u16 = 101;
 
-// ---- what the frames are made of
+// ---- the parts of frames
 
 const SRC: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const DST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const SRC6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const DST6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
-/// BTH through pad of a packet of 64 bytes.
+/// Returns BTH through pad of a packet of 64 bytes.
 fn transport(opcode: Opcode, psn: u32) -> Vec<u8> {
     let bth = Bth::new(opcode, Qpn::new(0x12), Psn::new(psn));
     let mut bytes = HeaderBuf::new(&bth).as_slice().to_vec();
@@ -35,7 +35,7 @@ fn udp(len: usize) -> Udp {
     Udp { src_port: 0xc001, dst_port: ROCE_PORT, length, checksum: 0 }
 }
 
-/// With the ICRC of a packet of its own, with this Identification.
+/// Appends the ICRC of a separate packet with this Identification.
 pub(super) fn with_icrc_v4(transport: &[u8], id: u16) -> Vec<u8> {
     let udp_len = udp(transport.len() + 4).length;
     let mut icrc = Icrc::ipv4(&Ipv4Pseudo { src: SRC, dst: DST, id, src_port: 0xc001, udp_len });
@@ -96,7 +96,7 @@ pub(super) fn summary_of(frame: &Frame<'_>) -> Summary {
     summary
 }
 
-/// One frame, RDMA, right.
+/// Returns whether a file with this frame has one frame with valid RDMA.
 fn is_right(frame: &Frame<'_>) -> bool {
     let Summary { rdma, icrc_right, offloaded, .. } = summary_of(frame);
     (rdma, icrc_right, offloaded) == (1, 1, 0)
@@ -118,7 +118,7 @@ pub(super) fn decode_file(path: &Path) -> Summary {
     summary
 }
 
-/// Frames of each capture, and how many of them are RDMA.
+/// The frames of each capture, and how many of them are RDMA.
 const CAPTURES: [(&str, u64, u64); 18] = [
     ("rxe_atomic", 20, 20),
     ("rxe_cm_reject", 2, 2),
@@ -217,7 +217,7 @@ fn a_frame_that_was_cut_is_not_a_failure() {
         let cut = Frame { original_len: whole.len(), ..frame(RAW, &whole[..len]) };
         let summary = summary_of(&cut);
         assert!(summary.all_right() && summary.icrc_right == 0, "{len}: {summary}");
-        // From the end of the UDP header on it is known to be RDMA, from that of the BTH on which.
+        // From the end of the UDP header on it is recognized as RDMA, and from the end of the BTH on by its opcode.
         assert_eq!(summary.cut_short, u64::from(len >= 28), "{len}");
         assert_eq!(summary.packets.len(), usize::from(len >= 40), "{len}");
     }
@@ -391,8 +391,8 @@ pub(super) fn pcap(big: bool, packets: &[&[u8]]) -> Vec<u8> {
     file
 }
 
-/// A section with an interface of nanosecond time stamps, whose options have no end, and the packet
-/// in an enhanced, an obsolete and a simple packet block.
+/// Returns a section with an interface of nanosecond time stamps, whose options have no end, and the packet in an
+/// enhanced, an obsolete and a simple packet block.
 fn pcapng(big: bool, packet: &[u8]) -> Vec<u8> {
     let u16 = |v: u16| if big { v.to_be_bytes() } else { v.to_le_bytes() };
     let u32 = |v: u32| if big { v.to_be_bytes() } else { v.to_le_bytes() };
@@ -430,7 +430,7 @@ fn both_formats_in_both_byte_orders() {
             let (summary, error) = decode(&bytes[..], "x", &mut quiet()).unwrap();
             assert!(error.is_none());
             assert_eq!((summary.frames, summary.icrc_right), (frames, frames));
-            // A file that was cut is read up to there, and then an error.
+            // A truncated file is read up to its end, followed by an error.
             let cut = &bytes[..bytes.len() - 1];
             let (summary, error) = decode(cut, "x", &mut quiet()).unwrap();
             assert!(matches!(error, Some(FileError::CutShort(_))), "{error:?}");

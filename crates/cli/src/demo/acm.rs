@@ -1,5 +1,5 @@
-//! The rows on ACM: a name is resolved by one request by multicast, and then by none. What was sent is what the services of both hosts
-//! have counted.
+//! The rows on ACM: a name is resolved with one multicast request, and then with none. The datagrams are those that the services of
+//! both hosts have counted.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -17,33 +17,34 @@ use super::Packets;
 use super::infiniband::{Ground, HOSTS};
 use super::stage::Done;
 
-/// How long a service may take to answer.
+/// The timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long until both are members of their groups.
+/// The timeout until both are members of their groups.
 const START: Duration = Duration::from_secs(20);
-/// How often is looked whether they are.
+/// The interval of checks whether they are.
 const GLANCE: Duration = Duration::from_millis(2);
-/// Paths of groups, so that subnet administration is not asked, and no announcement by which the first host would know the second.
+/// Paths from groups, so that subnet administration is not queried, and no announcements that would tell the first host the second
+/// one's address.
 const OPTIONS: &str = "route_prot acm\nannounce no\n";
-/// What a service counts of datagrams that it sends (announcements are among the requests), and of those that come.
+/// A service's counters of sent datagrams (announcements are requests, too), and of received ones.
 const SENT: [&str; 3] = ["sent_requests", "sent_checks", "sent_answers"];
 const RECEIVED: [&str; 2] = ["received_requests", "received_answers"];
-/// What it counts of questions to subnet administration.
+/// Its counters of queries to subnet administration.
 const QUESTIONS: [&str; 2] = ["route_queries", "joins"];
 
-/// A row: its name and what it does.
+/// A row: its name and its function.
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) run: fn(&Services<'_>) -> Result<Found>,
 }
 
-/// Both, in the order of the table.
+/// Both rows, in the order of the table.
 pub(super) const ROWS: &[Row] = &[
     Row { name: "ACM: resolve a name, by one request to all", run: by_request },
     Row { name: "ACM: resolve it again, from the cache", run: from_cache },
 ];
 
-/// What a row did, and what it made the two services send and receive.
+/// The outcome of a row, and the datagrams that it made the two services send and receive.
 pub(super) struct Found {
     pub(super) done: Done,
     pub(super) packets: [Packets; 2],
@@ -62,7 +63,7 @@ struct Service {
     client: Client,
 }
 
-/// What a service has counted.
+/// A service's counters.
 #[derive(Clone, Copy)]
 struct Count {
     packets: Packets,
@@ -70,10 +71,10 @@ struct Count {
 }
 
 impl<'a> Services<'a> {
-    /// Starts both, and waits until the first finds the second.
+    /// Starts both, and waits until the first one resolves the second.
     ///
     /// # Errors
-    /// When one does not start, or is not found.
+    /// When one does not start, or is not resolved.
     pub(super) fn start(ground: &'a Ground) -> Result<Self> {
         let services = [Service::start(HOSTS[0])?, Service::start(HOSTS[1])?];
         let this = Self { ground, services };
@@ -92,7 +93,7 @@ impl<'a> Services<'a> {
         Ok(paths.paths.first().context("an answer without a path")?.path)
     }
 
-    /// Resolves the second host's name, which must make the first send so many packets.
+    /// Resolves the second host's name, for which the first must send this many packets.
     fn count(&self, packets: u64) -> Result<Found> {
         let before = self.counts()?;
         let start = Instant::now();
@@ -125,7 +126,7 @@ impl Service {
         let files = [file("addr"), file("opts")];
         std::fs::write(&files[0], format!("{host} rdmux_ib0 1 default\n"))?;
         std::fs::write(&files[1], OPTIONS)?;
-        // `ib_acm` need not be beside this program.
+        // `ib_acm` may not be installed beside this program.
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["part", "acm", "--", "--on-demand", "--host", host]);
         command.arg("-A").arg(&files[0]).arg("-O").arg(&files[1]);
@@ -158,7 +159,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // It may have ended already. Told to, it removes its sockets.
+        // It may have ended already. It removes its sockets when it gets a signal.
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
             let _ = kill_process(pid, Signal::TERM);
@@ -168,7 +169,7 @@ impl Drop for Service {
     }
 }
 
-/// With nothing known: one request by multicast, and one answer.
+/// Resolves with an empty cache: one multicast request, and one answer.
 fn by_request(services: &Services<'_>) -> Result<Found> {
     for service in &services.services {
         service.client.flush(None, TIMEOUT)?;
@@ -176,9 +177,9 @@ fn by_request(services: &Services<'_>) -> Result<Found> {
     services.count(1)
 }
 
-/// What is known is read from shared memory.
+/// Reads a cached path from shared memory.
 fn from_cache(services: &Services<'_>) -> Result<Found> {
-    // The row before has done that, if it was wanted.
+    // The previous row has done that, if it was wanted.
     services.resolve()?;
     services.count(0)
 }

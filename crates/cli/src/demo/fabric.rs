@@ -1,4 +1,4 @@
-//! The rows on an InfiniBand fabric: its subnet manager brings it up, and subnet administration answers.
+//! The rows on an InfiniBand fabric: its subnet manager brings it up, and its subnet administration answers queries.
 
 use std::time::{Duration, Instant};
 
@@ -21,22 +21,22 @@ use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey};
 use super::side::TIMEOUT;
 use super::stage::Done;
 
-/// Its name.
+/// The fabric's name.
 const NAME: &str = "demo";
-/// Its nodes and cables: adapters under leaf switches, and those under spines.
+/// Its nodes and cables: adapters at leaf switches, and those at spines.
 const SHAPE: Shape = Shape::FatTree(40);
 /// The state of a port that carries data (IBTA 14.2.5.6).
 const ACTIVE: u8 = 4;
-/// How often is looked for what the manager has yet to do.
+/// The interval of checks for the manager's progress.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// A row: its name and what it does.
+/// A row: its name and its function.
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) run: fn(&Ground) -> Result<Done>,
 }
 
-/// All of them, in the order of the table.
+/// All rows, in the order of the table.
 pub(super) const ROWS: &[Row] = &[
     Row { name: "fabric: its manager makes every port active", run: active },
     Row { name: "fabric: every port reaches every other one", run: reached },
@@ -48,7 +48,7 @@ pub(super) const ROWS: &[Row] = &[
 pub(super) struct Ground {
     options: ConnectOptions,
     name: FabricName,
-    /// The same, as programs have it.
+    /// The fabric, as programs see it.
     fabric: Fabric,
     shown: Snapshot,
 }
@@ -89,7 +89,7 @@ impl Ground {
         Ok(this)
     }
 
-    /// How the fabric is.
+    /// Returns the fabric's status.
     ///
     /// # Errors
     /// When it is gone.
@@ -97,11 +97,11 @@ impl Ground {
         Ok(admin::status(&self.options, &self.name)?)
     }
 
-    /// The ports of all adapters.
+    /// Returns the ports of all adapters.
     fn ends(&self) -> Vec<End> {
         let adapters = self.shown.nodes.iter().enumerate().filter(|(_, node)| !node.is_switch);
         let end = |(index, node): (usize, &rdmux_fabric::proto::NodeView)| {
-            // An adapter's port has the GUID behind its node's.
+            // The GUID of an adapter's port follows that of its node.
             let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(node.guid.0 + 1));
             let port = node.ports.iter().find(|port| port.number == 1)?;
             Some(End { node: index, gid, lid: port.lid })
@@ -109,7 +109,7 @@ impl Ground {
         adapters.filter_map(end).collect()
     }
 
-    /// A program on an adapter's port that asks subnet administration.
+    /// Returns a client of subnet administration on an adapter's port.
     fn client(&self, at: &End) -> Result<Asker> {
         let ports = self.shown.nodes.iter().flat_map(|node| &node.ports);
         let manager = ports.clone().find(|port| port.is_sm).context("no port has a manager")?.lid;
@@ -118,7 +118,7 @@ impl Ground {
         Ok(Asker { client, manager: Address::gsi(manager) })
     }
 
-    /// Whether some switch has ports for a multicast LID.
+    /// Returns whether a switch has ports for a multicast LID.
     fn has_tree(&self, mlid: Lid) -> Result<bool> {
         let tables = admin::tables(&self.options, &self.name)?;
         let mut groups = tables.switches.iter().flat_map(|switch| &switch.multicast);
@@ -141,7 +141,7 @@ struct Asker {
 }
 
 impl Asker {
-    /// Puts a question; the record of the answer.
+    /// Sends a query. Returns the record in the answer.
     fn ask<R: Layout>(&mut self, method: Method, attribute: u16, mask: u64, of: &R) -> Result<R> {
         let mut record = vec![0; R::LEN];
         of.write(&mut record);
@@ -155,7 +155,7 @@ impl Asker {
     }
 }
 
-/// Waits for something that is to happen soon.
+/// Waits for an event that is expected soon.
 pub(super) fn until(what: &str, mut happened: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !happened()? {
@@ -165,7 +165,8 @@ pub(super) fn until(what: &str, mut happened: impl FnMut() -> Result<bool>) -> R
     Ok(())
 }
 
-/// The last sweep found all nodes, and both ends of every cable are active. Its time is the row's.
+/// Checks that the last sweep found all nodes, and both ends of every cable are active. The row's time is that of the
+/// sweep.
 fn active(ground: &Ground) -> Result<Done> {
     let status = ground.status()?;
     let manager = status.manager.context("the fabric has no manager")?;
@@ -183,7 +184,7 @@ fn active(ground: &Ground) -> Result<Done> {
     Ok(Done { bytes: 0, time: Duration::from_micros(last.took_us) })
 }
 
-/// The forwarding tables lead from every port to every LID.
+/// Checks that the forwarding tables lead from every port to every LID.
 fn reached(ground: &Ground) -> Result<Done> {
     let start = Instant::now();
     let tables = admin::tables(&ground.options, &ground.name)?;
@@ -192,7 +193,7 @@ fn reached(ground: &Ground) -> Result<Done> {
     Ok(Done { bytes: 0, time: start.elapsed() })
 }
 
-/// Administration's paths end where the tables lead to.
+/// Checks that subnet administration's paths end where the tables lead.
 fn paths(ground: &Ground) -> Result<Done> {
     let ends = ground.ends();
     let (from, others) = ends.split_first().context("no adapters")?;
@@ -218,7 +219,7 @@ fn paths(ground: &Ground) -> Result<Done> {
     Ok(Done { bytes, time })
 }
 
-/// Two ports join a group, which has a tree from then on, and leave it.
+/// Joins two ports to a group, checks that it has a tree from then on, and leaves it.
 fn group(ground: &Ground) -> Result<Done> {
     let ends = ground.ends();
     let (Some(first), Some(last)) = (ends.first(), ends.last()) else { bail!("no adapters") };

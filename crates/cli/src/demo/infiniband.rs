@@ -1,5 +1,5 @@
-//! The rows on an InfiniBand fabric with two hosts at two switches, which two cables join: queue pairs that find each other by LID, by
-//! GID and by a group, a cable that fails, and the way around it.
+//! The rows on an InfiniBand fabric with two hosts at two switches, which two cables connect: queue pairs that communicate by LID, by
+//! GID and by a group, a cable that fails, and rerouting.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
@@ -33,29 +33,29 @@ use rdmux_command::hosts::Hosts;
 
 /// The fabric's name.
 const NAME: &str = "demo-ib";
-/// The hosts, which are the adapters with these names.
+/// The hosts, given by the names of their adapters.
 pub(super) const HOSTS: [&str; 2] = ["demo-ib-a", "demo-ib-b"];
-/// The indexes of the switches among the nodes.
+/// The indices of the switches among the nodes.
 const SWITCHES: [usize; 2] = [0, 1];
-/// The ports of each switch by which cables lead to the other one. Its first leads to a host.
+/// The ports of each switch with cables to the other one. Its first port leads to a host.
 const BETWEEN: [u8; 2] = [2, 3];
-/// Bytes of a connection's memory.
+/// The bytes of a connection's memory.
 pub(super) const SIZE: usize = 1 << 20;
-/// The key of datagram queue pairs.
+/// The Q_Key of datagram queue pairs.
 const QKEY: Qkey = Qkey(0x0b1b);
 /// The group.
 const GROUP: Gid = Gid([0xff, 0x15, 0xde, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 
-/// Another one, by its address.
+/// Another group, by its address.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(239, 77, 91, 3);
 
-/// A row: its name and what it does.
+/// A row: its name and its function.
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) run: fn(&Ground) -> Result<Done>,
 }
 
-/// All of them, in the order of the table.
+/// All rows, in the order of the table.
 pub(super) const ROWS: &[Row] = &[
     Row { name: "InfiniBand: the ports of two hosts get LIDs", run: active },
     Row { name: "InfiniBand: RC SEND by LID", run: send },
@@ -76,13 +76,13 @@ pub(super) struct Ground {
     options: ConnectOptions,
     name: FabricName,
     contexts: [Context; 2],
-    /// How long the manager and the hosts took until both ports were active.
+    /// The time that the manager and the hosts took until both ports were active.
     up: Duration,
     _hosts: Hosts,
     _fabric: Down,
 }
 
-/// Ends the fabric.
+/// Ends the fabric when it is dropped.
 struct Down(ConnectOptions, FabricName);
 
 impl Drop for Down {
@@ -93,7 +93,7 @@ impl Drop for Down {
     }
 }
 
-/// Two switches with an adapter each.
+/// Returns the topology: two switches with an adapter each.
 fn topology() -> Result<Topology> {
     let mut topology = Topology::default();
     let guid = |n: u64| Guid(FIRST_GUID.0 + n * 0x100);
@@ -150,18 +150,18 @@ impl Ground {
         Ok(Self { options, name, contexts, up, _hosts: hosts, _fabric: fabric })
     }
 
-    /// The two hosts' devices.
+    /// Returns the two hosts' devices.
     pub(super) fn contexts(&self) -> &[Context; 2] {
         &self.contexts
     }
 
-    /// A queue pair on each host.
+    /// Creates a queue pair on each host.
     fn ends(&self, qp_type: QpType) -> Result<[End; 2]> {
         let [a, b] = &self.contexts;
         Ok([End::new(a, qp_type)?, End::new(b, qp_type)?])
     }
 
-    /// Two that are connected.
+    /// Returns two connected ends.
     fn connected(&self) -> Result<[End; 2]> {
         let [a, b] = self.ends(QpType::Rc)?;
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -172,7 +172,7 @@ impl Ground {
         Ok([a, b])
     }
 
-    /// The switches that packets from the first host to the second pass, by the tables.
+    /// Returns the switches on the route from the first host to the second, according to the tables.
     fn way(&self) -> Result<Vec<Hop>> {
         let shown = admin::show(&self.options, &self.name)?;
         let tables = admin::tables(&self.options, &self.name)?;
@@ -183,12 +183,12 @@ impl Ground {
         way.map_err(|lost| anyhow::anyhow!("no way to LID {lid}: {lost}"))
     }
 
-    /// The port by which packets leave the first switch.
+    /// Returns the port through which packets leave the first switch.
     fn egress(&self) -> Result<u8> {
         Ok(self.way()?.first().context("there is a switch between the hosts")?.egress)
     }
 
-    /// Takes the cable of a node's port away, or puts it back.
+    /// Disconnects the cable of a node's port, or connects it again.
     fn link(&self, up: bool, a: (&str, u8), b: (&str, u8)) -> Result<()> {
         let end = |(name, port): (&str, u8)| CableEnd {
             node: NodeRef::Name(name.to_owned()),
@@ -199,7 +199,7 @@ impl Ground {
     }
 }
 
-/// The hosts, on this fabric.
+/// Starts the hosts on this fabric.
 fn hosts() -> Result<Hosts> {
     let config = std::env::temp_dir().join(format!("rdmux-demo-ib-{}.toml", std::process::id()));
     std::fs::write(&config, format!("[fabric]\nname = \"{NAME}\"\n"))?;
@@ -208,7 +208,7 @@ fn hosts() -> Result<Hosts> {
     hosts
 }
 
-/// Compares what has arrived.
+/// Compares received data.
 pub(super) fn compare(have: &[u8], want: &[u8]) -> Result<()> {
     side::compare("the memory", have, want)
 }
@@ -218,7 +218,7 @@ fn wait_for(context: &Context, state: PortState) -> Result<()> {
     until("a port's state", || Ok(context.query_port()?.state == state))
 }
 
-/// A queue pair, where it completes, and memory.
+/// A queue pair, its completion queue, and memory.
 pub(super) struct End {
     cq: Cq,
     pub(super) qp: Qp,
@@ -233,13 +233,13 @@ impl End {
         Ok(Self { cq, qp, mr: pd.alloc(SIZE, access)? })
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub(super) fn wait(&self) -> Result<Completion> {
         Ok(self.cq.wait_one(Some(TIMEOUT))?)
     }
 }
 
-/// Both ports are active. Its time is that of the fabric, its manager and the hosts.
+/// Checks that both ports are active. The row's time is that of the fabric, its manager and the hosts.
 fn active(ground: &Ground) -> Result<Done> {
     let [a, b] = [ground.contexts[0].query_port()?, ground.contexts[1].query_port()?];
     ensure!(a.lid != b.lid && a.lid.is_unicast() && b.lid.is_unicast(), "{a:?}, {b:?}");
@@ -286,7 +286,7 @@ fn read(ground: &Ground) -> Result<Done> {
     Ok(Done { bytes: SIZE as u64, time })
 }
 
-/// A datagram to the other host's LID, with a GRH or without; its receiver sees from where it came.
+/// Sends a datagram to the other host's LID, with a GRH or without; its receiver gets the sender's address.
 fn datagram(ground: &Ground, global: bool) -> Result<Done> {
     const LEN: usize = 2000;
     let [a, b] = ground.ends(QpType::Ud)?;
@@ -314,7 +314,7 @@ fn datagram(ground: &Ground, global: bool) -> Result<Done> {
     Ok(Done { bytes: LEN as u64, time })
 }
 
-/// Both hosts join a group; a datagram of the first reaches both.
+/// Joins both hosts to a group; a datagram of the first reaches both.
 fn group(ground: &Ground) -> Result<Done> {
     const LEN: usize = 1000;
     let [a, b] = ground.ends(QpType::Ud)?;
@@ -353,7 +353,7 @@ fn group(ground: &Ground) -> Result<Done> {
     Ok(Done { bytes: 2 * LEN as u64, time: start.elapsed() })
 }
 
-/// A name leads to a GID and a path, and these to a connection without a further question.
+/// Resolves a name to a GID and a path, and connects with these without another query.
 fn by_name(ground: &Ground) -> Result<Done> {
     const WORDS: &[u8] = b"found by name";
     let [a, b] = &ground.contexts;
@@ -374,7 +374,7 @@ fn by_name(ground: &Ground) -> Result<Done> {
     Ok(Done { bytes: WORDS.len() as u64, time })
 }
 
-/// Both hosts join a group by its IP address; a datagram that the first sends to the address reaches the second.
+/// Joins both hosts to a group by its IP address; a datagram that the first sends to the address reaches the second.
 fn group_by_address(ground: &Ground) -> Result<Done> {
     const LEN: usize = 1000;
     let ends = ground.ends(QpType::Ud)?;
@@ -382,7 +382,7 @@ fn group_by_address(ground: &Ground) -> Result<Done> {
     for (end, context) in ends.iter().zip(&ground.contexts) {
         let id = member(context)?;
         id.1.attach_qp(&end.qp)?;
-        // Until the service has joined the broadcast group, whose parameters others have.
+        // Waits until the service has joined the broadcast group, which supplies the parameters of others.
         until("a host to join a group by its address", || {
             id.1.join_multicast(ADDRESS, JoinFlags::FullMember)?;
             let event = id.0.next(Some(TIMEOUT))?.context("nobody answered the join")?;
@@ -413,7 +413,7 @@ fn group_by_address(ground: &Ground) -> Result<Done> {
     Ok(Done { bytes: LEN as u64, time })
 }
 
-/// An id of a host's address, with its channel.
+/// Returns an id on a host's address, with its channel.
 fn member(context: &Context) -> Result<(EventChannel, Id)> {
     let channel = EventChannel::new(context)?;
     let id = Id::new(&channel, PortSpace::Udp)?;
@@ -421,7 +421,7 @@ fn member(context: &Context) -> Result<(EventChannel, Id)> {
     Ok((channel, id))
 }
 
-/// Has subnet administration make a host's port a member of the group.
+/// Joins a host's port to the group by subnet administration.
 fn join(context: &Context) -> Result<Lid> {
     let components = McMemberRecordMask::MGID
         | McMemberRecordMask::PORT_GID
@@ -451,7 +451,8 @@ fn join(context: &Context) -> Result<Lid> {
     Ok(answer.record::<McMemberRecord>()?.mlid)
 }
 
-/// The cable that packets take fails in the middle of a stream of messages. The manager finds the other one, and nothing is lost.
+/// Disconnects the cable in use in the middle of a stream of messages. The manager reroutes to the other one, and nothing is
+/// lost.
 fn reroute(ground: &Ground) -> Result<Done> {
     const MESSAGES: u64 = 64;
     const LEN: usize = 16 << 10;
@@ -478,7 +479,7 @@ fn reroute(ground: &Ground) -> Result<Done> {
     Ok(Done { bytes: MESSAGES * LEN as u64, time })
 }
 
-/// A host's own cable fails and works again: its port says so, and an RC queue pair goes on.
+/// Disconnects a host's own cable and connects it again: its port reports it, and an RC queue pair continues.
 fn flap(ground: &Ground) -> Result<Done> {
     const LEN: usize = 4096;
     let [a, b] = ground.connected()?;
@@ -500,7 +501,7 @@ fn flap(ground: &Ground) -> Result<Done> {
     Ok(Done { bytes: LEN as u64, time: start.elapsed() })
 }
 
-/// Waits for an event of a port; others may come before it.
+/// Waits for an event of a port, ignoring others before it.
 fn event(context: &Context, expected: &AsyncEvent) -> Result<()> {
     loop {
         match context.next_event(Some(TIMEOUT))? {

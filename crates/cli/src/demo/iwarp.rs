@@ -1,4 +1,4 @@
-//! The rows on iWARP: two hosts, and TCP between them.
+//! The rows on iWARP: two hosts, connected by TCP.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::rows::{self, Row, row};
 use super::side::{HALF, TIMEOUT};
 use super::stage::{Done, Stage};
 
-/// All of them, in the order of the table.
+/// All rows, in the order of the table.
 pub(super) const ROWS: &[Row] = &[
     row("iWARP connect, private data both ways", rows::connect).staying(),
     row("iWARP: the passive side sends first", passive_first).staying(),
@@ -31,7 +31,7 @@ pub(super) const ROWS: &[Row] = &[
     row("iWARP disconnect, seen by both", rows::disconnect).staying(),
 ];
 
-/// Those between hosts that want CRCs.
+/// The rows between hosts that request CRCs.
 pub(super) const WITH_CRC: &[Row] = &[
     row("iWARP with CRC: SEND", |s| rows::send(s, Kind::Rc, 4096)).staying(),
     row("iWARP with CRC: WRITE, 16 MiB", |s| rows::write(s, Kind::Rc, 16 << 20)).staying(),
@@ -39,13 +39,13 @@ pub(super) const WITH_CRC: &[Row] = &[
     row("iWARP with CRC: disconnect", rows::disconnect).staying(),
 ];
 
-/// What the hosts of [`WITH_CRC`] are configured by.
+/// The configuration of the hosts of [`WITH_CRC`].
 pub(super) const CRC_CONFIG: &str = "[iwarp]\ncrc = true\n";
 
-/// Connections of [`many`].
+/// The number of connections of [`many`].
 const CONNECTIONS: u32 = 1000;
 
-/// The side that accepted sends before the side that connected has sent anything.
+/// The accepting side sends before the connecting side has sent anything.
 fn passive_first(s: &mut Stage) -> Result<Done> {
     s.hang_up()?;
     s.connect(Kind::Rc)?;
@@ -68,7 +68,7 @@ fn send_invalidate(s: &mut Stage) -> Result<Done> {
         Answer::Message { invalidated: Some(key), .. } if key == victim.rkey.0 => {}
         other => bail!("the key was not invalidated: {other:?}"),
     }
-    // The key no longer opens anything.
+    // The key is no longer valid.
     refused_read(s, victim)?;
     rows::moved(data, time)
 }
@@ -82,8 +82,8 @@ fn wrong_key(s: &mut Stage) -> Result<Done> {
     Ok(Done { bytes: 0, time: start.elapsed() })
 }
 
-/// A READ that the other side answers by ending the connection. A WRITE would not tell: it is complete when the
-/// stream has it.
+/// Posts a READ, to which the other side responds by ending the connection. A WRITE would show nothing: it completes
+/// when TCP has accepted its data.
 fn refused_read(s: &mut Stage, what: rdmux::RemoteMr) -> Result<()> {
     let side = &s.connection()?.side;
     let into = [side.memory.slice(HALF..HALF + 64)];
@@ -93,7 +93,7 @@ fn refused_read(s: &mut Stage, what: rdmux::RemoteMr) -> Result<()> {
     Ok(())
 }
 
-/// Connection after connection, on each of which the passive side says first which it is.
+/// Opens connection after connection, on each of which the passive side first sends the number of the connection.
 fn many(s: &mut Stage) -> Result<Done> {
     let to = s.listening(&Ask::SayFirst { at: s.addr, connections: CONNECTIONS })?;
     let start = Instant::now();

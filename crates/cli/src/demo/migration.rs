@@ -1,5 +1,5 @@
-//! A connection that the connection manager has made with an alternate path, to other LIDs of the same ports: it migrates there, gets
-//! the first path again by LAP and APR, and migrates back.
+//! A connection that the connection manager has established with an alternate path, to other LIDs of the same ports: it migrates to
+//! that path, loads the first path again by LAP and APR, and migrates back.
 
 use std::time::Instant;
 
@@ -17,17 +17,17 @@ use super::stage::Done;
 
 const SERVICE: ServiceId = ServiceId(0x1000_0000_0000_de30);
 
-/// Where the path of a number begins and ends, at a host.
+/// Returns the end of path `number` at a host.
 fn place(context: &Context, number: u16) -> Result<Place> {
     Ok((context.gid(0)?, Lid(context.query_port()?.lid.0 + number)))
 }
 
-/// The record of the path of a number, for the primary or the alternate path.
+/// Returns the record of path `number`, as primary or alternate path.
 fn record([a, b]: &[Context; 2], role: u32, number: u16) -> Result<PathData> {
     Ok(two_paths::record(role, [place(a, number)?, place(b, number)?]))
 }
 
-/// Two ends, and how they were connected.
+/// Two ends, and the connection manager's side of them.
 struct Connection {
     ends: [End; 2],
     cm: Connected,
@@ -53,7 +53,7 @@ impl Connection {
         })
     }
 
-    /// A message, which is compared. The path that it goes by is that of a number.
+    /// Sends a message, compares it, and checks that it used path `number`.
     fn send(&self, contexts: &[Context; 2], number: u16, seed: u32) -> Result<()> {
         let [a, b] = &self.ends;
         let to = place(&contexts[1], number)?.1;
@@ -78,7 +78,7 @@ fn expect(channel: &EventChannel, kind: EventKind) -> Result<()> {
     cmutil::expect(channel, kind, "go on", TIMEOUT).map(drop)
 }
 
-/// There and back, with messages before, between and after.
+/// Migrates there and back, with messages before, between and after.
 pub(super) fn there_and_back(ground: &Ground) -> Result<Done> {
     let contexts = ground.contexts();
     let connection = Connection::new(contexts)?;

@@ -1,4 +1,4 @@
-//! `rdmux demo`: every operation, between processes, verified; and a fabric with its subnet manager.
+//! `rdmux demo`: runs every operation between processes and verifies it, including a fabric with its subnet manager.
 
 mod acm;
 mod fabric;
@@ -54,18 +54,18 @@ pub(crate) struct DemoArgs {
 struct Outcome {
     operation: &'static str,
     link: &'static str,
-    /// Whether packets are received, where they are counted: over UDP, and those of ACM on InfiniBand.
+    /// Whether packets are received, for rows where they are counted: over UDP, and those of ACM on InfiniBand.
     crosses: bool,
     passed: bool,
     bytes: u64,
     microseconds: f64,
-    /// Packets of host a and of host b, over UDP and of ACM.
+    /// The packets of host a and of host b, over UDP and of ACM.
     packets: [Packets; 2],
     error: Option<String>,
 }
 
 impl Outcome {
-    /// What came of a row: what it did, or why it failed.
+    /// Returns the outcome of a row: what it did, or why it failed.
     fn new(
         operation: &'static str,
         link: &'static str,
@@ -93,7 +93,7 @@ impl DemoArgs {
     }
 }
 
-/// What a host counted.
+/// The counters of a host.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Packets {
     sent: u64,
@@ -106,10 +106,10 @@ impl Packets {
     }
 }
 
-/// The link of the rows on a fabric with hosts.
+/// The link name of the rows on a fabric with hosts.
 const INFINIBAND: &str = "InfiniBand";
 
-/// How long packets that were sent may take to be counted. A few may be lost for good.
+/// How long sent packets may take to be counted. A few may be lost permanently.
 const SETTLING: Duration = Duration::from_millis(100);
 
 /// Runs `rdmux demo`.
@@ -135,13 +135,13 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The other side of the demo.
+/// Runs the other side of the demo.
 pub(crate) fn part(global: &Global) -> Result<ExitCode> {
     part::run(global.open()?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A receiver in the rows on XRC.
+/// Runs a receiver of the rows on XRC.
 pub(crate) fn receiver(global: &Global) -> Result<ExitCode> {
     xrc::receive(global.open()?)?;
     Ok(ExitCode::SUCCESS)
@@ -157,7 +157,7 @@ fn play(args: &DemoArgs, progress: &ProgressBar) -> Result<Vec<Outcome>> {
     ];
     progress.inc_length(parts.iter().map(|(_, rows)| rows.len() as u64).sum());
     progress.set_message("starting two hosts");
-    // The lock says that no other demo uses them: who has left them up was killed.
+    // The lock excludes other demos. Hosts that are still up are those of a demo that was killed.
     let hosts = Rc::new(Hosts::up_to_end(&HOSTS)?);
     let mut outcomes = Vec::new();
     for (link, rows) in parts.into_iter().filter(|(_, rows)| !rows.is_empty()) {
@@ -177,7 +177,7 @@ fn play(args: &DemoArgs, progress: &ProgressBar) -> Result<Vec<Outcome>> {
             progress.set_message(format!("{}, {}", row.name, link.name()));
             let outcome = perform(row, &mut stage, &hosts)?;
             if !outcome.passed {
-                // Nobody knows what state the other side is in: a new one takes its part.
+                // The other side's state is unknown: a new process replaces it.
                 stage.abandon();
                 stage.xrc = None;
                 stage.other = spawn()?;
@@ -185,13 +185,13 @@ fn play(args: &DemoArgs, progress: &ProgressBar) -> Result<Vec<Outcome>> {
             outcomes.push(outcome);
             progress.inc(1);
         }
-        // A connection that a failed row left behind is no reason to fail.
+        // A connection that a failed row left behind is not a failure.
         let _ = stage.hang_up();
     }
     Ok(outcomes)
 }
 
-/// The rows on a fabric, and how that was in the end.
+/// Runs the rows on a fabric. Returns their outcomes and the fabric's final status.
 fn manage(args: &DemoArgs, progress: &ProgressBar) -> (Vec<Outcome>, Option<Status>) {
     let rows: Vec<_> = fabric::ROWS.iter().filter(|row| args.wants(row.name)).collect();
     if rows.is_empty() {
@@ -213,7 +213,7 @@ fn manage(args: &DemoArgs, progress: &ProgressBar) -> (Vec<Outcome>, Option<Stat
     (outcomes, ground.ok().and_then(|ground| ground.status().ok()))
 }
 
-/// The rows on a fabric with hosts, and of ACM there.
+/// Runs the rows on a fabric with hosts, and those of ACM there.
 fn connect_by_lid(args: &DemoArgs, progress: &ProgressBar) -> Vec<Outcome> {
     let rows: Vec<_> = infiniband::ROWS.iter().filter(|row| args.wants(row.name)).collect();
     let names: Vec<_> = acm::ROWS.iter().filter(|row| args.wants(row.name)).collect();
@@ -239,7 +239,7 @@ fn connect_by_lid(args: &DemoArgs, progress: &ProgressBar) -> Vec<Outcome> {
     outcomes
 }
 
-/// The rows on ACM.
+/// Runs the rows on ACM.
 fn resolve_names(
     rows: &[&acm::Row],
     ground: &Result<infiniband::Ground, String>,
@@ -264,7 +264,7 @@ fn resolve_names(
     rows.iter().map(perform).collect()
 }
 
-/// The hosts on which frames of iWARP have CRCs.
+/// The hosts on which FPDUs of iWARP have CRCs.
 const CRC_HOSTS: [&str; 2] = ["demo-crc-a", "demo-crc-b"];
 
 fn with_crc() -> Result<Hosts> {
@@ -275,7 +275,7 @@ fn with_crc() -> Result<Hosts> {
     hosts
 }
 
-/// One row; its failure is a result.
+/// Runs one row; its failure is an outcome.
 fn perform(row: &Row, stage: &mut Stage, hosts: &Hosts) -> Result<Outcome> {
     let before = [packets(hosts, 0)?, packets(hosts, 1)?];
     let result = (row.run)(stage);
@@ -286,8 +286,8 @@ fn perform(row: &Row, stage: &mut Stage, hosts: &Hosts) -> Result<Outcome> {
     Ok(Outcome { packets: counted, ..outcome })
 }
 
-/// What was counted since `before`. A process counts a packet after it has dealt with it, so the
-/// operation may be over before the last is counted: as much should come in as went out.
+/// Returns the packets counted since `before`. A process counts a packet after it has processed it, so the operation
+/// may end before the last is counted. Waits until as many were received as sent.
 fn final_counts(hosts: &Hosts, before: &[Packets; 2]) -> Result<[Packets; 2]> {
     let start = Instant::now();
     loop {
@@ -300,7 +300,7 @@ fn final_counts(hosts: &Hosts, before: &[Packets; 2]) -> Result<[Packets; 2]> {
     }
 }
 
-/// Over UDP, one host sends and the other receives. UC answers nothing.
+/// Checks that over UDP, one host sent and the other received. UC sends no answers.
 fn plausible(row: &Row, link: Link, [a, b]: &[Packets; 2]) -> Result<()> {
     let crossed = a.sent > 0 && b.received > 0;
     ensure!(
@@ -310,7 +310,7 @@ fn plausible(row: &Row, link: Link, [a, b]: &[Packets; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Packets of a host so far: those of its devices and of its service.
+/// Returns the packets of a host so far: those of its devices and of its service.
 fn packets(hosts: &Hosts, n: usize) -> Result<Packets> {
     let status = hosts.status(n)?;
     let count = |name: &str| status.counter(name).unwrap_or(0);

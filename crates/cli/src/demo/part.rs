@@ -1,4 +1,4 @@
-//! The other side of the demo, a process of its own.
+//! The other side of the demo, a separate process.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::protocol::{Answer, Ask, Data, Kind};
 use super::side::{Side, TIMEOUT, compare, pattern};
 use rdmux_command::child::{self, Reply};
 
-/// What this process has at the moment.
+/// The current objects of this process.
 struct Part {
     context: Context,
     side: Option<Side>,
@@ -17,7 +17,7 @@ struct Part {
     datagrams: Option<Datagram>,
 }
 
-/// Does what it is asked until nobody asks any more.
+/// Serves requests until its input closes.
 pub(super) fn run(context: Context) -> Result<()> {
     let mut part = Part { context, side: None, disposable: None, datagrams: None };
     child::serve(|ask, reply| part.answer(ask, reply))
@@ -76,7 +76,7 @@ impl Part {
                 for n in 0..connections {
                     let mut connection = listener.accept()?;
                     connection.send(&n.to_be_bytes())?;
-                    // Until the other side, which has read it, ends it.
+                    // Waits for the other side, which ends the connection when it has read the message.
                     ensure!(connection.recv()?.is_none(), "connection {n} brought something");
                 }
             }

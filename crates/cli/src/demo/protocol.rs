@@ -1,11 +1,11 @@
-//! What the demo asks of its other side.
+//! The requests of the demo to its other side.
 
 use std::net::{IpAddr, SocketAddr};
 
 use rdmux::{QpType, RemoteMr, Rkey};
 use serde::{Deserialize, Serialize};
 
-/// The transports that connect.
+/// The connected transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
     /// Reliable.
@@ -17,71 +17,70 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The transport.
+    /// Returns the transport.
     pub(super) fn qp_type(self) -> QpType {
         if self == Self::Uc { QpType::Uc } else { QpType::Rc }
     }
 }
 
-/// A message or a piece of memory: so many bytes of the pattern that `seed` makes.
+/// A message or a piece of memory: this many bytes of the pattern of `seed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Data {
-    /// Bytes.
+    /// The length in bytes.
     pub(super) len: usize,
-    /// What makes them differ from others.
+    /// The seed, which distinguishes it from others.
     pub(super) seed: u32,
 }
 
-/// A request. Whatever listens answers [`Answer::Listening`] first and something else at the end.
+/// A request. A request that listens is answered by [`Answer::Listening`] first and by another answer at the end.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
     /// Accept a connection and keep it; ends with [`Answer::Memory`].
     Accept {
-        /// Where to listen.
+        /// The address to listen at.
         at: IpAddr,
-        /// Which transport.
+        /// The transport.
         kind: Kind,
     },
-    /// Refuse a connection with these words.
+    /// Reject a connection with this private data.
     Reject {
-        /// Where to listen.
+        /// The address to listen at.
         at: IpAddr,
-        /// Private data.
+        /// The private data.
         words: String,
     },
     /// Post a receive.
     PostReceive,
     /// Wait for a message and compare it; ends with [`Answer::Message`].
     Receive(Data),
-    /// Put data into the memory.
+    /// Write data into the memory.
     Fill(Data),
-    /// Wait until the memory holds data. The side that wrote them knows that they are there, except on
-    /// UC.
+    /// Wait until the memory contains data. The side that wrote them knows that they have arrived, except on UC.
     Compare(Data),
     /// Read a word of the memory; ends with [`Answer::Word`].
     Load,
     /// Store a word in the memory.
     Store(u64),
-    /// A region of its own, to be invalidated; ends with [`Answer::Memory`].
+    /// Register a separate region, to be invalidated; ends with [`Answer::Memory`].
     Disposable,
     /// Wait until the connection is down.
     WaitDisconnected,
     /// Receive datagrams from now on.
     Datagrams {
-        /// Where.
+        /// The address to receive at.
         at: IpAddr,
     },
     /// Join a group.
     Join(IpAddr),
     /// Wait for a datagram, compare it and send it back.
     ReturnDatagram(Data),
-    /// Send data, though nothing came over the connection yet.
+    /// Send data, although nothing was received on the connection yet.
     Send(Data),
-    /// Accept connections one after the other, and on each say first which one it is.
+    /// Accept connections one after the other, and first send the number of each on it.
     SayFirst {
-        /// Where to listen.
+        /// The address to listen at.
         at: IpAddr,
-        /// How many there will be.
+        /// The number of connections.
         connections: u32,
     },
 }
@@ -89,13 +88,13 @@ pub(super) enum Ask {
 /// An answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// Now the asker may come.
+    /// The requester may connect now.
     Listening(SocketAddr),
-    /// It is done.
+    /// The request is done.
     Done,
-    /// Memory that may be written, read and changed.
+    /// Memory that may be written, read and modified.
     Memory(Memory),
-    /// A message came, and was as expected.
+    /// A message arrived, with the expected contents.
     Message {
         /// Its immediate data.
         imm: Option<[u8; 4]>,
@@ -106,7 +105,7 @@ pub(super) enum Answer {
     Word(u64),
 }
 
-/// A [`RemoteMr`] on its way.
+/// A [`RemoteMr`] in serializable form.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Memory {
     addr: u64,

@@ -1,4 +1,4 @@
-//! What the demo shows, a function a row.
+//! The rows of the demo, one function each.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use super::side::{HALF, INLINE, SGES, Side, TIMEOUT, compare, pattern};
 use super::stage::{Done, Link, Stage};
 use super::xrc;
 
-/// A row: its name and what it does.
+/// A row: its name and its function.
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) run: fn(&mut Stage) -> Result<Done>,
-    /// Whether something is received.
+    /// Whether packets are received.
     pub(super) crosses: bool,
 }
 
@@ -24,18 +24,18 @@ pub(super) const fn row(name: &'static str, run: fn(&mut Stage) -> Result<Done>)
 }
 
 impl Row {
-    /// Nothing is received: it is between processes and their host's service, or fails.
+    /// Marks a row in which nothing is received: it runs between processes and their host's service, or fails.
     pub(super) const fn staying(self) -> Self {
         Self { crosses: false, ..self }
     }
 }
 
-/// All rows, in the order of the table.
+/// Returns all rows, in the order of the table.
 pub(super) fn all() -> impl Iterator<Item = &'static Row> {
     ROWS.iter().chain(xrc::ROWS).chain([&LAST])
 }
 
-/// The end of the connection that the others used.
+/// Ends the connection that the other rows used.
 const LAST: Row = row("disconnect, seen by both", disconnect);
 
 const ROWS: &[Row] = &[
@@ -77,7 +77,7 @@ pub(super) fn connect(s: &mut Stage) -> Result<Done> {
     Ok(Done { bytes: 2 * WORDS.len() as u64, time })
 }
 
-/// Sends what is in our memory and has the other side compare it; its answer.
+/// Sends the contents of this side's memory, which the other side compares. Returns its answer.
 pub(super) fn exchange(s: &mut Stage, data: Data, wr: SendWr<'_>) -> Result<(Answer, Duration)> {
     s.ask(&Ask::PostReceive)?;
     let time = s.connection()?.side.run(wr)?;
@@ -133,7 +133,7 @@ fn send_invalidate(s: &mut Stage) -> Result<Done> {
         Answer::Message { invalidated: Some(key), .. } if key == victim.rkey.0 => {}
         other => bail!("the key was not invalidated: {other:?}"),
     }
-    // The key no longer opens anything.
+    // The key is no longer valid.
     let status = s.connection()?.side.run_failing(SendWr::write(2, victim).sges(&piece))?;
     s.abandon();
     ensure!(status == WcStatus::RemAccessErr, "the invalid key gave {status:?}");
@@ -145,7 +145,7 @@ fn send_gather(s: &mut Stage) -> Result<Done> {
     let places = SGES as usize;
     let data = s.data(places * 1000);
     let side = &s.connection()?.side;
-    // The pieces lie apart from each other and in reverse.
+    // The pieces are separate, and in reverse order.
     let at = |i: usize| (places - 1 - i) * 5000 + 3;
     for (i, piece) in pattern(data).chunks(1000).enumerate() {
         side.memory.write(at(i), piece);
@@ -196,7 +196,7 @@ pub(super) fn read(s: &mut Stage, len: usize) -> Result<Done> {
     moved(data, time)
 }
 
-/// An atomic on a word that the other side sets before and reads after.
+/// Runs an atomic on a word that the other side sets before and reads after.
 fn atomic(s: &mut Stage, before: u64, after: u64, wr: SendWr<'static>) -> Result<Done> {
     s.connect(Kind::Rc)?;
     s.ask(&Ask::Store(before))?;
@@ -256,7 +256,7 @@ fn datagram(s: &mut Stage) -> Result<Done> {
 }
 
 fn multicast(s: &mut Stage, by_address: bool) -> Result<Done> {
-    // One group a link and a row, so that hosts do not hear each other's rows.
+    // One group per link and row, so that hosts do not receive each other's rows.
     let last = if s.link == Link::Udp { 1 } else { 2 } + if by_address { 10 } else { 0 };
     let group = IpAddr::V4(Ipv4Addr::new(239, 77, 91, last));
     let at = s.addr;
@@ -273,7 +273,7 @@ fn multicast(s: &mut Stage, by_address: bool) -> Result<Done> {
         true => ours.send_to_group(group, &pattern(data))?,
         false => ours.send_to(&members, &pattern(data))?,
     }
-    // We are a member too: the first to come may be our own.
+    // This side is a member, too: the first datagram may be its own.
     let answer = loop {
         let (message, from) = ours.recv_timeout(TIMEOUT).context("nothing came back")?;
         if from.ah.ip() != s.own_addr || s.link == Link::SameHost {
@@ -297,7 +297,7 @@ pub(super) fn refused(s: &mut Stage) -> Result<Done> {
     };
     let time = start.elapsed();
     s.done()?;
-    // "Consumer defined", of the IB CM; iWARP gives no reasons.
+    // "Consumer defined", of the IB CM; iWARP has no reasons.
     let expected = if s.link.device().has_streams() { 0 } else { 28 };
     match cause(&error) {
         Some(Cause::Rejected { reason, private_data, .. })
@@ -311,7 +311,7 @@ pub(super) fn refused(s: &mut Stage) -> Result<Done> {
 
 fn nobody(s: &mut Stage) -> Result<Done> {
     let start = Instant::now();
-    // Port 1 is nobody's: only root may bind it, and the demo does not.
+    // Port 1 has no listener: only root may bind it, and the demo does not.
     let Err(error) = Side::connect(&s.context, (s.addr, 1).into(), Kind::Rc, &[]) else {
         bail!("somebody accepted");
     };

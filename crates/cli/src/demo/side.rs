@@ -12,11 +12,11 @@ use rdmux_command::cmutil;
 
 /// The memory of each side: the first half for one-sided operations, the second for messages.
 const MEMORY: usize = 2 * HALF;
-/// The longest message and the largest piece of memory.
+/// The maximum length of a message or a piece of memory.
 pub(super) const HALF: usize = 32 << 20;
 /// How long a side waits for the other.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
-/// Gather entries and inline bytes that the queue pairs take.
+/// The maximum number of gather entries and of inline bytes of the queue pairs.
 pub(super) const SGES: u32 = 16;
 pub(super) const INLINE: u32 = 220;
 
@@ -24,7 +24,7 @@ pub(super) const INLINE: u32 = 220;
 pub(super) struct Side {
     pub(super) id: Id,
     pub(super) channel: EventChannel,
-    /// What the connection's last event said of peer-to-peer mode.
+    /// The peer-to-peer mode in the connection's last event.
     pub(super) peer_to_peer: Option<bool>,
     pub(super) qp: Qp,
     pub(super) memory: Mr,
@@ -32,7 +32,7 @@ pub(super) struct Side {
     srq: Option<Srq>,
 }
 
-/// Bytes that tell their seed and their position: no two of 251 neighbours are alike.
+/// Returns bytes that depend on seed and position: no two of 251 neighbors are equal.
 pub(super) fn pattern(data: Data) -> Vec<u8> {
     let mut x = data.seed.wrapping_mul(0x9e37_79b9) | 1;
     let step = |i: usize| {
@@ -45,7 +45,7 @@ pub(super) fn pattern(data: Data) -> Vec<u8> {
     (0..data.len).map(step).collect()
 }
 
-/// Compares, and says where they differ.
+/// Compares, and reports where they differ.
 pub(super) fn compare(what: &str, have: &[u8], want: &[u8]) -> Result<()> {
     ensure!(have.len() == want.len(), "{what} has {} bytes, not {}", have.len(), want.len());
     match have.iter().zip(want).position(|(a, b)| a != b) {
@@ -86,7 +86,7 @@ impl Side {
         }
     }
 
-    /// The active side. Returns what the peer said, too.
+    /// Connects as the active side. Also returns the peer's private data.
     pub(super) fn connect(
         context: &Context,
         to: SocketAddr,
@@ -105,7 +105,8 @@ impl Side {
         Ok((this, said))
     }
 
-    /// The passive side: `listening` hears where. What the peer says is said back to it.
+    /// Accepts as the passive side. `listening` is called with the address. The peer's private data are returned to
+    /// it.
     pub(super) fn accept(
         context: &Context,
         at: IpAddr,
@@ -119,7 +120,7 @@ impl Side {
         Ok(this)
     }
 
-    /// Waits for a peer that wants to connect.
+    /// Waits for a connection request.
     pub(super) fn request(
         context: &Context,
         at: IpAddr,
@@ -148,7 +149,7 @@ impl Side {
         Ok(())
     }
 
-    /// Waits for a message and compares it. With immediate data of a WRITE there is none to compare.
+    /// Waits for a message and compares it. A WRITE with immediate has no message to compare.
     pub(super) fn receive(&self, data: Data) -> Result<Completion> {
         let done = self.cq.wait_one(Some(TIMEOUT)).context("no message came")?;
         let len = if done.opcode == rdmux::WcOpcode::Recv { data.len } else { 0 };
@@ -159,7 +160,7 @@ impl Side {
         Ok(done)
     }
 
-    /// Posts one send and waits until it is complete; how long that took.
+    /// Posts one send and waits until it is complete. Returns the duration.
     pub(super) fn run(&self, wr: SendWr<'_>) -> Result<Duration> {
         let start = Instant::now();
         self.qp.post_send(&wr)?;
@@ -174,7 +175,7 @@ impl Side {
         self.run(SendWr::send(1).sges(&piece)).map(drop)
     }
 
-    /// Posts one send that must fail; how it did.
+    /// Posts one send that must fail. Returns its status.
     pub(super) fn run_failing(&self, wr: SendWr<'_>) -> Result<rdmux::WcStatus> {
         self.qp.post_send(&wr)?;
         let mut one = [rdmux::EMPTY];
@@ -182,19 +183,19 @@ impl Side {
         Ok(one[0].status)
     }
 
-    /// Puts data into the memory.
+    /// Writes data into the memory.
     pub(super) fn fill(&self, data: Data) {
         self.memory.write(0, &pattern(data));
     }
 
-    /// Waits until the memory holds data.
+    /// Waits until the memory contains data.
     pub(super) fn await_data(&self, data: Data) -> Result<()> {
         let (want, start) = (pattern(data), Instant::now());
         loop {
             let have = self.memory.to_vec(..data.len);
             match compare("the memory", &have, &want) {
                 Err(e) if start.elapsed() > TIMEOUT => return Err(e),
-                // Polling moves the device on.
+                // Polling drives the device.
                 Err(_) => drop(self.cq.poll(&mut [])),
                 Ok(()) => return Ok(()),
             }
@@ -208,7 +209,7 @@ impl Side {
     }
 }
 
-/// What receives are called.
+/// The work request id of receives.
 const RECEIVE: u64 = 1 << 32;
 
 #[cfg(test)]

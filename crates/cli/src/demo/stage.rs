@@ -1,4 +1,4 @@
-//! Where a row of the demo plays: this process, another one, and the link between them.
+//! The setting of the demo's rows: this process, another one, and the link between them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -14,10 +14,10 @@ use super::xrc::Cast;
 use rdmux_command::child::Child;
 use rdmux_command::hosts::Hosts;
 
-/// The hosts: this process is on the first.
+/// The hosts. This process is on the first.
 pub(super) const HOSTS: [&str; 2] = ["demo-a", "demo-b"];
 
-/// What lies between the two processes.
+/// The link between the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
     /// Two hosts: UDP port 4791.
@@ -26,12 +26,12 @@ pub(super) enum Link {
     SameHost,
     /// Two hosts, iWARP: TCP.
     Tcp,
-    /// The same, between hosts that want a CRC in each frame.
+    /// Like `Tcp`, between hosts that request a CRC in each FPDU.
     TcpCrc,
 }
 
 impl Link {
-    /// The name in the table.
+    /// Returns the name in the table.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Udp => "UDP",
@@ -41,7 +41,7 @@ impl Link {
         }
     }
 
-    /// Which of the hosts' devices it belongs to.
+    /// Returns the kind of device that it uses.
     pub(super) fn device(self) -> DeviceKind {
         match self {
             Self::Udp | Self::SameHost => DeviceKind::Roce,
@@ -49,22 +49,22 @@ impl Link {
         }
     }
 
-    /// The same, as a choice.
+    /// Returns the kind of device as a choice.
     pub(super) fn choice(self) -> DeviceChoice {
         DeviceChoice::Only(self.device())
     }
 
-    /// Which of the hosts the other process is on.
+    /// Returns the index of the other process's host.
     pub(super) fn host(self) -> usize {
         usize::from(self != Self::SameHost)
     }
 }
 
-/// What a row did.
+/// The outcome of a row.
 pub(super) struct Done {
-    /// Bytes moved and compared.
+    /// The number of bytes transferred and compared.
     pub(super) bytes: u64,
-    /// How long the operation took.
+    /// The duration of the operation.
     pub(super) time: Duration,
 }
 
@@ -73,18 +73,18 @@ pub(super) struct Stage {
     pub(super) context: Context,
     pub(super) other: Child,
     pub(super) link: Link,
-    /// The other's address.
+    /// The other process's address.
     pub(super) addr: IpAddr,
-    /// Our own.
+    /// This process's address.
     pub(super) own_addr: IpAddr,
-    /// Who plays in the rows on XRC.
+    /// The processes of the rows on XRC.
     pub(super) xrc: Option<Cast>,
     connection: Option<(Kind, Connected)>,
     seed: u32,
     hosts: Rc<Hosts>,
 }
 
-/// A connection, and what is known of its other side.
+/// A connection, and the memory of its other side.
 pub(super) struct Connected {
     pub(super) side: Side,
     pub(super) remote: RemoteMr,
@@ -103,29 +103,29 @@ impl Stage {
         Self { context, other, link, addr, own_addr, xrc, connection, seed: 0, hosts }
     }
 
-    /// The state of the other's host.
+    /// Returns the state of the other process's host.
     pub(super) fn status(&self) -> Result<Status> {
         self.hosts.status(self.link.host())
     }
 
-    /// The other's host.
+    /// Returns the other process's host.
     pub(super) fn host(&self) -> &'static str {
         HOSTS[self.link.host()]
     }
 
-    /// New data of this length.
+    /// Returns new data of this length.
     pub(super) fn data(&mut self, len: usize) -> Data {
         self.seed += 1;
         Data { len, seed: self.seed }
     }
 
-    /// Asks for what is simply done.
+    /// Sends a request that is answered by `Done`.
     pub(super) fn ask(&mut self, ask: &Ask) -> Result<()> {
         self.other.tell(ask)?;
         self.done()
     }
 
-    /// Waits until what was asked is done.
+    /// Waits until a request is done.
     pub(super) fn done(&mut self) -> Result<()> {
         match self.other.hear()? {
             Answer::Done => Ok(()),
@@ -133,7 +133,7 @@ impl Stage {
         }
     }
 
-    /// Asks for something that listens.
+    /// Sends a request that listens. Returns its address.
     pub(super) fn listening(&mut self, ask: &Ask) -> Result<SocketAddr> {
         match self.other.ask(ask)? {
             Answer::Listening(at) => Ok(at),
@@ -141,7 +141,7 @@ impl Stage {
         }
     }
 
-    /// Asks for memory, or waits for it.
+    /// Sends a request that is answered by memory, or waits for one.
     pub(super) fn memory(&mut self, ask: Option<&Ask>) -> Result<RemoteMr> {
         if let Some(ask) = ask {
             self.other.tell(ask)?;
@@ -152,7 +152,7 @@ impl Stage {
         }
     }
 
-    /// A connection of this kind: the one that there is, or a new one.
+    /// Returns a connection of this kind, reusing an existing one.
     pub(super) fn connect(&mut self, kind: Kind) -> Result<()> {
         if self.connection.as_ref().is_some_and(|(k, _)| *k == kind) {
             return Ok(());
@@ -161,7 +161,7 @@ impl Stage {
         self.connect_with(kind, &[]).map(drop)
     }
 
-    /// A new connection; what the other side said.
+    /// Opens a new connection. Returns the other side's private data.
     pub(super) fn connect_with(&mut self, kind: Kind, words: &[u8]) -> Result<Vec<u8>> {
         let at = self.addr;
         let to = self.listening(&Ask::Accept { at, kind })?;
@@ -175,19 +175,19 @@ impl Stage {
         Ok(said)
     }
 
-    /// The connection that [`connect`](Self::connect) made.
+    /// Returns the connection of [`connect`](Self::connect).
     pub(super) fn connection(&self) -> Result<&Connected> {
         Ok(&self.connection.as_ref().context("there is no connection")?.1)
     }
 
-    /// Ends the connection, if there is one, and waits until both sides know.
+    /// Ends the connection, if there is one, and waits until both sides have noticed.
     pub(super) fn hang_up(&mut self) -> Result<()> {
         let Some((_, connected)) = self.connection.take() else { return Ok(()) };
         connected.side.id.disconnect()?;
         self.ask(&Ask::WaitDisconnected)
     }
 
-    /// Forgets a connection that failed.
+    /// Drops a failed connection.
     pub(super) fn abandon(&mut self) {
         self.connection = None;
     }

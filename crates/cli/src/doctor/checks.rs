@@ -1,4 +1,4 @@
-//! What is ours: the service, its addresses, the C library, the view.
+//! Checks of rdmux itself: the service, its addresses, the C library, the view.
 
 use std::net::UdpSocket;
 
@@ -13,14 +13,14 @@ use rdmux_command::library;
 use rdmux_command::library::Library;
 use rdmux_command::output::text;
 
-/// The newest node of each library that programs of current distributions ask for, and the one that
-/// the vendors' libraries, which many programs are linked with, ask for.
+/// The newest version node of each library that programs of current distributions need, and the one needed by the
+/// vendors' libraries, with which many programs are linked.
 const NODES: [&str; 4] = ["IBVERBS_1.14", "IBVERBS_PRIVATE_34", "RDMACM_1.3", "IBUMAD_1.2"];
 
-/// In the order in which one builds on another.
+/// Runs all checks, in an order in which each builds on those before.
 pub(super) fn all(host: &HostName) -> Vec<Check> {
     if let Some(missing) = surroundings::files() {
-        // Whatever else fails, fails for that.
+        // Every other failure would have this cause.
         return vec![missing];
     }
     let options = match run::connect_options() {
@@ -41,7 +41,7 @@ pub(super) fn all(host: &HostName) -> Vec<Check> {
     all
 }
 
-/// Virtual hosts live on other loopback addresses than the usual one.
+/// Checks the loopback addresses of virtual hosts, which differ from the usual one.
 fn loopback() -> Check {
     let name = "loopback";
     match UdpSocket::bind("127.77.255.254:0") {
@@ -56,7 +56,7 @@ fn service(options: &ConnectOptions, host: &HostName, error: Option<&HostError>)
     if let Some(e) = error {
         let e = e.to_string();
         let advice = surroundings::service_advice(host, &e);
-        // What this command tells.
+        // This advice names the present command.
         let e = e.strip_suffix(HostError::ASK_DOCTOR).unwrap_or(&e);
         let check = Check::fail(name, e);
         return match advice {
@@ -94,7 +94,7 @@ fn c_library() -> Check {
     }
 }
 
-/// The names of nodes are strings of the file, as all symbols' are.
+/// Returns the version nodes that a library lacks. Their names are strings in the file, as those of all symbols are.
 fn missing_nodes(library: &Library) -> std::io::Result<Vec<&'static str>> {
     let bytes = std::fs::read(&library.object)?;
     let has = |node: &str| {
@@ -117,7 +117,7 @@ fn namespace(options: &ConnectOptions, host: &HostName) -> Check {
     }
 }
 
-/// Which ports programs can send management datagrams from.
+/// Checks from which ports programs can send management datagrams.
 fn management(devices: &[DeviceRow]) -> Check {
     let name = "management";
     let ports = devices.iter().flat_map(|device| {
@@ -143,7 +143,7 @@ fn management(devices: &[DeviceRow]) -> Check {
     Check::ok(name, found)
 }
 
-/// The usual ways in which systems forbid user namespaces.
+/// Returns advice for the usual ways in which user namespaces are forbidden.
 fn namespace_advice() -> String {
     if surroundings::is_chroot() {
         return "that is enough for most; this is a chroot, in which the system makes no such namespaces: a \

@@ -1,4 +1,4 @@
-//! `rdmux doctor`: what a user needs to know of this machine, and what to do.
+//! `rdmux doctor`: reports the state of this machine, with advice.
 
 mod checks;
 mod surroundings;
@@ -25,26 +25,26 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// How it is.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// As it should be.
+    /// Everything works.
     Ok,
-    /// Something is slower, or does not work, for some.
+    /// Something is slower, or does not work, for some programs.
     Warn,
     /// Nothing works.
     Fail,
 }
 
-/// One thing that was looked at.
+/// A check.
 #[derive(Clone, Debug, Serialize)]
 struct Check {
     name: &'static str,
     state: State,
-    /// What was found.
+    /// The finding.
     found: String,
-    /// What to do.
+    /// The advice.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
 }

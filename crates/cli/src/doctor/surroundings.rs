@@ -1,6 +1,6 @@
-//! Where this process is: which network namespace, whether in a chroot, and who else is there.
+//! The environment of this process: its network namespace, a chroot, and conflicting processes.
 //!
-//! The judgements take facts, so that they can be tried with any.
+//! Conclusions are drawn from facts that are passed in, so that tests can choose them.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,7 +12,7 @@ use rdmux_link::udp::{Holder, holder_of};
 
 use super::Check;
 
-/// Files of the system that nothing works without; a plain chroot has none. Tells only if one is missing.
+/// Checks the system files that everything needs; a plain chroot has none. Reports only missing ones.
 pub(super) fn files() -> Option<Check> {
     let is_missing = |path: &&&str| !Path::new(**path).exists();
     missing_files(
@@ -35,7 +35,7 @@ fn missing_files(missing: &[&str]) -> Option<Check> {
     }))
 }
 
-/// The network namespace, which is the machine that hosts are on.
+/// Reports the network namespace, which acts as the machine of the hosts.
 pub(super) fn network(options: &ConnectOptions) -> Check {
     let chosen = std::env::var_os("RDMUX_RUNTIME_DIR").is_some_and(|v| !v.is_empty());
     network_of(NetworkNamespace::current(), options.dir.path(), chosen)
@@ -55,19 +55,19 @@ fn network_of(own: Option<NetworkNamespace>, dir: &Path, chosen: bool) -> Check 
     }
 }
 
-/// What is known when a service does not start.
+/// The facts about a service that does not start.
 struct Trouble<'a> {
     host: &'a HostName,
     uid: u32,
-    /// Who has the UDP port.
+    /// The process that has the UDP port.
     holder: Option<Holder>,
-    /// Whether that is known to be a program that does not use rdmux.
+    /// Whether that process is known not to use rdmux.
     foreign: bool,
     /// Whether the kernel's RoCE driver is loaded.
     rxe: bool,
 }
 
-/// What to do about a service that does not start, where that is known.
+/// Returns advice about a service that does not start, if the cause is known.
 pub(super) fn service_advice(host: &HostName, error: &str) -> Option<String> {
     if !error.contains("in use") {
         return None;
@@ -86,7 +86,7 @@ pub(super) fn service_advice(host: &HostName, error: &str) -> Option<String> {
     Some(port_advice(&Trouble { host, uid, holder, foreign, rxe }))
 }
 
-/// Whether a process is `rdmux`, or has a device of it open, by what it maps (proc_pid_maps(5)).
+/// Returns whether a process is `rdmux`, or has an rdmux device open, according to its mappings (proc_pid_maps(5)).
 fn is_of_rdmux(maps: &str) -> bool {
     let path = |line: &str| line.split_ascii_whitespace().nth(5).map(str::to_owned);
     let name = |path: String| path.rsplit('/').next().map(str::to_owned);
@@ -98,7 +98,7 @@ fn is_of_rdmux(maps: &str) -> bool {
 
 fn port_advice(trouble: &Trouble<'_>) -> String {
     let Trouble { host, uid, holder, foreign, rxe } = trouble;
-    // A socket of the kernel's belongs to root and to no process.
+    // A socket of the kernel belongs to root and to no process.
     if *rxe && holder.as_ref().is_none_or(|h| h.uid == 0 && h.pid.is_none()) {
         return "the kernel's rdma_rxe is loaded and holds the port on all addresses: remove it \
                 (`rmmod rdma_rxe`), or set another port in the configuration file (`port = 4792` in [service] of ~/.config/rdmux/config.toml)"
@@ -131,15 +131,15 @@ fn port_advice(trouble: &Trouble<'_>) -> String {
     }
 }
 
-/// Whether this process has another root directory than its mount namespace, as after chroot(2).
+/// Returns whether this process has another root directory than its mount namespace, as after chroot(2).
 pub(super) fn is_chroot() -> bool {
     let identity = |path: &str| fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     looks_like_chroot(&mounts, identity("/"), identity("/proc/1/root/."))
 }
 
-/// By the mounts that are seen from here (proc_pid_mountinfo(5)), and by which directory is the root here and of the first
-/// process, which only its user may see.
+/// Decides it by the mounts visible here (proc_pid_mountinfo(5)), and by the root directories of this process and of the
+/// first process. Only the latter's user can see its root.
 fn looks_like_chroot(mounts: &str, own: Option<(u64, u64)>, first: Option<(u64, u64)>) -> bool {
     let is_root = |line: &str| line.split(' ').nth(4) == Some("/");
     let without_root = !mounts.is_empty() && !mounts.lines().any(is_root);

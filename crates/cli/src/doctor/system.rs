@@ -1,4 +1,4 @@
-//! What is the machine's: the kernel, its limits, real adapters, the distribution's programs.
+//! Checks of the machine: the kernel, its limits, real adapters, the distribution's programs.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 use super::Check;
 use rdmux_command::output;
 
-/// A program of each package that has programs for verbs, on Debian and its kin.
+/// One program of each package with programs for verbs, on Debian and its derivatives.
 const PACKAGES: [(&str, &str); 3] =
     [("ibverbs-utils", "ibv_devinfo"), ("rdmacm-utils", "rping"), ("perftest", "ib_write_bw")];
 
@@ -34,7 +34,7 @@ fn offload() -> Check {
         .advice("Linux 5.0 or newer has both; some sandboxes do not pass them on")
 }
 
-/// Whether processes may copy each other's memory.
+/// Checks whether processes may copy each other's memory.
 fn ptrace() -> Check {
     let name = "ptrace";
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
@@ -63,7 +63,7 @@ fn cores() -> Check {
     }
 }
 
-/// Real ones, which programs do not see beside ours.
+/// Checks for real adapters, which programs do not see when they use rdmux.
 fn adapters() -> Check {
     let name = "adapters";
     let entries = fs::read_dir("/sys/class/infiniband").into_iter().flatten();

@@ -1,13 +1,13 @@
-//! A subnet for Graphviz.
+//! Formats a subnet for Graphviz.
 
 use std::fmt::Write as _;
 
 use rdmux_fabric::proto::Snapshot;
 
-/// The graph: switches are boxes, adapters ellipses, links that are down are dashed.
+/// Returns the graph: switches are boxes, adapters ellipses, links that are down are dashed.
 pub(super) fn text(s: &Snapshot) -> String {
     let mut out = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(out, "graph {} {{", quoted(&s.fabric));
     let _ = writeln!(out, "  node [fontsize=10];\n  edge [fontsize=8];");
     for node in &s.nodes {
@@ -36,7 +36,7 @@ pub(super) fn text(s: &Snapshot) -> String {
     out
 }
 
-/// A string of DOT: descriptions hold anything.
+/// Quotes a string for DOT: descriptions may contain anything.
 fn quoted(text: &str) -> String {
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("\"{escaped}\"")

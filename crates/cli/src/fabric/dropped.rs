@@ -1,9 +1,9 @@
-//! Which options of a fabric end when it is brought up with others.
+//! The options of a fabric that are reset when it is brought up with others.
 
 use rdmux_fabric::server::Setup;
 
-/// The options that a fabric had and does not have any more, as they are given to `rdmux fabric up`. Options are kept as
-/// a whole, so that one which is not given again is as usual again.
+/// Returns the options that a fabric had and no longer has, as given to `rdmux fabric up`. Options are stored as a
+/// whole, so one that is not given again returns to its default.
 pub(super) fn dropped(before: &Setup, now: &Setup) -> Vec<&'static str> {
     let usual = Setup::default();
     let (before, now, usual) = (rows(before), rows(now), rows(&usual));
@@ -13,7 +13,7 @@ pub(super) fn dropped(before: &Setup, now: &Setup) -> Vec<&'static str> {
         .collect()
 }
 
-/// Each option with what it is.
+/// Returns each option with its value.
 fn rows(setup: &Setup) -> [(&'static str, String); 13] {
     let Setup { source: _, join, simulate, listen, manager } = setup;
     let said = |value: &dyn std::fmt::Debug| format!("{value:?}");

@@ -1,10 +1,10 @@
-//! Where the nodes of a subnet belong on a page: adapters at the bottom, switches above them by their distance.
+//! The vertical layout of a subnet: adapters at the bottom, switches above them by their distance.
 
 use std::collections::VecDeque;
 
 use rdmux_fabric::proto::Snapshot;
 
-/// For each node its layer: 0 for adapters, and for a switch how many links the nearest adapter is away.
+/// Returns the layer of each node: 0 for adapters, and for a switch the number of links to the nearest adapter.
 pub(super) fn layers(s: &Snapshot) -> Vec<usize> {
     let neighbours = neighbours(s);
     let mut layers = vec![usize::MAX; s.nodes.len()];
@@ -23,7 +23,7 @@ pub(super) fn layers(s: &Snapshot) -> Vec<usize> {
             }
         }
     }
-    // Switches that no adapter is near.
+    // Switches without an adapter nearby.
     for layer in &mut layers {
         if *layer == usize::MAX {
             *layer = 1;
@@ -32,7 +32,8 @@ pub(super) fn layers(s: &Snapshot) -> Vec<usize> {
     layers
 }
 
-/// The nodes that each node has a cable to. Cables that lead nowhere, which a fabric does not show, are left out.
+/// Returns the nodes to which each node has a cable. Cables without a second end, which a fabric does not show, are
+/// omitted.
 pub(super) fn neighbours(s: &Snapshot) -> Vec<Vec<usize>> {
     let mut all = vec![Vec::new(); s.nodes.len()];
     for link in &s.links {

@@ -51,7 +51,7 @@ pub(crate) struct Options {
     partitions: Option<PathBuf>,
 }
 
-/// Seconds, also parts of them, as milliseconds.
+/// Parses seconds, also fractions, to milliseconds.
 fn milliseconds(text: &str) -> Result<u64, String> {
     const DAY: f64 = 86_400.0;
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds is wanted".to_owned())?;
@@ -62,7 +62,7 @@ fn milliseconds(text: &str) -> Result<u64, String> {
     u64::try_from(time.as_millis()).map_err(|e| e.to_string())
 }
 
-/// A virtual lane for each service level.
+/// Parses a virtual lane for each service level.
 fn lanes(text: &str) -> Result<[u8; 16], String> {
     if text == "default" {
         return Ok(rdmux_subnet::manager::Config::SL_TO_VL.vls.map(|vl| vl.0));
@@ -73,7 +73,7 @@ fn lanes(text: &str) -> Result<[u8; 16], String> {
     lanes.ok_or_else(|| "use 16 numbers from 0 to 15 with commas in between, or `default`".into())
 }
 
-/// A key other than zero.
+/// Parses a key other than zero.
 fn key(text: &str) -> Result<Mkey, String> {
     let plain = text.bytes().all(|b| b.is_ascii_alphanumeric());
     let key = match text.strip_prefix("0x").filter(|_| plain) {
@@ -85,7 +85,7 @@ fn key(text: &str) -> Result<Mkey, String> {
 }
 
 impl Options {
-    /// Whether anything is said about the manager.
+    /// Returns whether any option of the manager is given.
     pub(super) fn changes(&self) -> bool {
         self.no_sm
             || self.sm_priority.is_some()
@@ -99,7 +99,7 @@ impl Options {
             || self.partitions.is_some()
     }
 
-    /// What the manager is to be; what is not said is as usual.
+    /// Returns the manager's setup, with defaults for options that are not given.
     pub(super) fn setup(&self) -> Result<ManagerSetup> {
         let partitions = self.partitions.as_deref().map(PartitionsFile::read).transpose()?;
         Ok(ManagerSetup {

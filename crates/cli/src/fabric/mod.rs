@@ -242,7 +242,7 @@ enum FaultKind {
 }
 
 impl FaultKind {
-    /// The fault, and how many times a port notices it unless the command says so.
+    /// Returns the fault, and the default number of times that a port notices it.
     fn fault(self) -> (rdmux_subnet::Fault, u32) {
         match self {
             Self::Integrity => (rdmux_subnet::Fault::Symbol, 16),
@@ -264,7 +264,7 @@ pub(crate) struct SystemGuid {
     guid: Guid,
 }
 
-/// A GUID other than zero: hexadecimal, with 0x or without.
+/// Parses a GUID other than zero: hexadecimal, with 0x or without.
 fn guid(text: &str) -> Result<Guid, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     let clean = digits.bytes().all(|b| b.is_ascii_hexdigit());
@@ -340,7 +340,7 @@ pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How to reach fabrics: what environment and configuration say.
+/// Returns how to reach fabrics, according to the environment and the configuration.
 pub(crate) fn options() -> Result<ConnectOptions> {
     let config = rdmux_host::Config::of_environment()?;
     Ok(ConnectOptions::of_environment(config.fabric)?)
@@ -354,7 +354,7 @@ fn plain(node: &NodeRef) -> String {
 }
 
 impl Up {
-    /// What the fabric is to be. None leaves it as it was.
+    /// Returns the plan of the fabric. None leaves it unchanged.
     fn plan(&self, dir: &FabricDir) -> Result<Option<Plan>> {
         if !self.changes() {
             return Ok(None);
@@ -367,7 +367,7 @@ impl Up {
             let setup = Setup { join: Some(join), source: join.to_string(), ..Setup::default() };
             return Ok(Some(Plan { setup, topology: None, secret }));
         }
-        // Of what is damaged nothing counts once it is said what there is to be.
+        // A damaged setup is ignored if the command says what to create.
         let before = match Setup::load(dir) {
             Err(_) if self.topology.is_some() || self.shape.is_some() => Setup::default(),
             before => before?,
@@ -376,7 +376,7 @@ impl Up {
         let topology = match (&self.topology, self.shape) {
             (Some(path), _) => Some((path.display().to_string(), read_topology(path)?)),
             (None, Some(shape)) => Some(of_shape(shape)),
-            // What there was before are nodes of its own, unless there was nothing.
+            // Nodes of the previous fabric are kept, unless there were none or they belonged to a joined fabric.
             (None, None) if before.source.is_empty() || before.join.is_some() => {
                 Some(of_shape(server::DEFAULT_SHAPE))
             }
@@ -388,7 +388,7 @@ impl Up {
         Ok(Some(Plan { setup, topology: topology.map(|(_, topology)| topology), secret: None }))
     }
 
-    /// Whether anything is said about what the fabric is to be.
+    /// Returns whether any option of the fabric's setup is given.
     fn changes(&self) -> bool {
         self.topology.is_some()
             || self.shape.is_some()
@@ -478,7 +478,7 @@ fn status(args: &StatusArgs) -> Result<ExitCode> {
     for fabric in admin::running(&options)? {
         match admin::status(&options, &fabric) {
             Ok(status) => all.push(status),
-            // The others are shown all the same.
+            // The other fabrics are still shown.
             Err(e) => {
                 eprintln!("rdmux: {e}");
                 code = ExitCode::FAILURE;

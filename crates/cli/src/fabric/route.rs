@@ -1,4 +1,4 @@
-//! `rdmux fabric route`: where packets go.
+//! `rdmux fabric route`: shows the routes of packets.
 
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ pub(crate) struct Route {
     json: bool,
 }
 
-/// Prints a way, or what there is to say about all of them. A failure if packets do not arrive.
+/// Prints a route, or a summary of all routes. Fails if packets do not arrive.
 pub(super) fn run(args: &Route, options: &ConnectOptions) -> Result<ExitCode> {
     let fabric = &args.which.name(options);
     let tables = admin::tables(options, fabric)?;
@@ -97,7 +97,7 @@ fn summary(snapshot: &Snapshot, check: &Check) -> String {
     text
 }
 
-/// The port that a node sends from: port 0 of a switch, the first that has a LID of an adapter.
+/// Returns the port from which a node sends: port 0 of a switch, the first port of an adapter with a LID.
 fn source(snapshot: &Snapshot, node: &NodeRef) -> Result<(u32, u8)> {
     let index = find(snapshot, node)?;
     let ports = &snapshot.nodes[index].ports;
@@ -117,7 +117,8 @@ fn destination(snapshot: &Snapshot, node: &NodeRef) -> Result<Lid> {
     Ok(port.with_context(|| format!("{node} has no LID: does a manager run?"))?.lid)
 }
 
-/// The index of a node: by its GUID or that of a port, its host, its name in the file, or its description.
+/// Returns the index of a node, given by its GUID or that of a port, its host, its name in the file, or its
+/// description.
 fn find(snapshot: &Snapshot, node: &NodeRef) -> Result<usize> {
     let is_it: &[&dyn Fn(&NodeView) -> bool] = match node {
         NodeRef::Guid(guid) => {

@@ -1,4 +1,4 @@
-//! How a fabric is, printed.
+//! Prints the status of a fabric.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rdmux_command::say;
 use rdmux_fabric::proto::Status;
 use serde_json::{Map, Value, json};
 
-/// How large it is, in words.
+/// Describes its size.
 pub(super) fn size(s: &Status) -> String {
     let count = |n: u32, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
     format!(
@@ -24,7 +24,7 @@ fn uptime(s: &Status) -> String {
     output::time(Duration::from_millis(s.uptime_ms))
 }
 
-/// All fabrics that are up, a row each.
+/// Lists all running fabrics, one per row.
 pub(super) fn list(all: &[Status]) -> Result<()> {
     let headings =
         ["FABRIC", "FROM", "SWITCHES", "ADAPTERS", "LINKS", "HOSTS", "FILES", "PID", "UP"];
@@ -46,14 +46,14 @@ pub(super) fn list(all: &[Status]) -> Result<()> {
     Ok(())
 }
 
-/// One fabric and its manager, without hosts and programs.
+/// Prints a fabric and its manager, without hosts and programs.
 pub(crate) fn print_summary(s: &Status) {
     say!("fabric     {}", s.fabric);
     say!("has        {}; {} ports active", size(s), s.active_ports);
     print_manager(s);
 }
 
-/// One fabric in full.
+/// Prints a fabric completely.
 pub(super) fn print(s: &Status, all_counters: bool) -> Result<()> {
     say!("fabric     {}", s.fabric);
     say!(
@@ -115,7 +115,7 @@ pub(super) fn print(s: &Status, all_counters: bool) -> Result<()> {
     Ok(())
 }
 
-/// The subnet manager that is part of the fabric.
+/// Prints the subnet manager that is part of the fabric.
 fn print_manager(s: &Status) {
     let Some(m) = &s.manager else {
         return say!("manager    none in the fabric");
@@ -153,7 +153,7 @@ fn print_manager(s: &Status) {
     }
 }
 
-/// A status as scripts want it: counters by name.
+/// Converts a status to JSON for scripts: counters by name.
 pub(super) fn as_json(s: &Status) -> Value {
     let mut value = json!(s);
     let counters: Map<String, Value> =

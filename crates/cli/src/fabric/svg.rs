@@ -1,4 +1,4 @@
-//! A subnet as a picture: a row for each layer, adapters at the bottom.
+//! Draws a subnet: one row per layer, adapters at the bottom.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use super::layers::{layers, neighbours};
 const NODE: (f64, f64) = (96.0, 30.0);
 const GAP: (f64, f64) = (12.0, 90.0);
 const MARGIN: f64 = 20.0;
-/// How many nodes a row has at most: the adapters of ten thousand would not fit a page.
+/// The maximum number of nodes in a row: ten thousand adapters would not fit a page.
 const ROW: usize = 96;
 
-/// The picture.
+/// Returns the picture.
 pub(super) fn text(s: &Snapshot) -> String {
     let rows = rows(s);
     let widest = rows.iter().map(Vec::len).max().unwrap_or(1).max(1) as f64;
@@ -28,7 +28,7 @@ pub(super) fn text(s: &Snapshot) -> String {
         }
     }
     let mut out = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"sans-serif\" font-size=\"9\">\n\
@@ -79,7 +79,8 @@ fn draw(out: &mut String, node: &NodeView, x: f64, y: f64) {
     );
 }
 
-/// The nodes of each row, the top one first. Those of a row are in the order of what they are connected to above.
+/// Returns the nodes of each row, the top one first. Those of a row are in the order of the nodes above to which they
+/// are connected.
 fn rows(s: &Snapshot) -> Vec<Vec<usize>> {
     let (layers, neighbours) = (layers(s), neighbours(s));
     let top = layers.iter().copied().max().unwrap_or(0);
@@ -99,7 +100,7 @@ fn rows(s: &Snapshot) -> Vec<Vec<usize>> {
     rows
 }
 
-/// Text in XML: descriptions hold anything.
+/// Escapes text for XML: descriptions may contain anything.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

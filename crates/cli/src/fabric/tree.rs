@@ -1,13 +1,13 @@
-//! A subnet as text: switches with what is behind each port.
+//! Formats a subnet as text: switches with the peers of their ports.
 
 use std::fmt::Write as _;
 
 use rdmux_fabric::proto::{LinkView, NodeView, PortView, Snapshot};
 
-/// Each switch with its ports; then the adapters that have a cable to no switch, or none at all.
+/// Returns each switch with its ports, followed by the adapters without a cable to a switch.
 pub(super) fn text(s: &Snapshot) -> String {
     let mut out = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(out, "fabric {}", s.fabric);
     let cables = cables(s);
     for (index, node) in s.nodes.iter().enumerate().filter(|(_, n)| n.is_switch) {
@@ -25,14 +25,14 @@ pub(super) fn text(s: &Snapshot) -> String {
     out
 }
 
-/// An end of a cable, as its node sees it.
+/// An end of a cable, from its node's perspective.
 struct Cable<'s> {
     port: u8,
     far: (u32, u8),
     link: &'s LinkView,
 }
 
-/// The cables of each node.
+/// Returns the cables of each node.
 fn cables(s: &Snapshot) -> Vec<Vec<Cable<'_>>> {
     let mut all: Vec<Vec<_>> = s.nodes.iter().map(|_| Vec::new()).collect();
     for link in &s.links {
@@ -72,7 +72,7 @@ fn ports(out: &mut String, s: &Snapshot, node: &NodeView, cables: &[Cable<'_>]) 
     }
 }
 
-/// The name of a node in the file, and its description where that says more.
+/// Returns the name of a node in the file, and its description if that adds information.
 fn title(node: &NodeView) -> String {
     match node.description.as_str() {
         "" => node.id.clone(),

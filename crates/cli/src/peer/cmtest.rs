@@ -1,8 +1,7 @@
 //! `rdmux cmtest`: the exchange of `ucmatose`.
 //!
-//! The client opens all connections. When all are up the server sends its messages on each; when
-//! the client has them all it sends as many back; then the server disconnects, and the client
-//! answers.
+//! The client opens all connections. When all are established, the server sends its messages on each. When the client
+//! has received them all, it sends as many back. Then the server disconnects, and the client answers.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -53,13 +52,13 @@ pub(crate) struct CmtestArgs {
     timeout: u64,
 }
 
-/// One connection.
+/// A connection.
 struct Node {
     id: Id,
     qp: Qp,
     send_cq: Cq,
     recv_cq: Cq,
-    /// Where messages arrive, one after another; then the one that is sent.
+    /// The memory for received messages, one after another, followed by the sent one.
     buffer: Mr,
 }
 
@@ -91,7 +90,7 @@ impl Test<'_> {
         say!("waiting for {} connections on {at}", self.args.connections);
         let mut established = 0;
         while established < self.args.connections {
-            // The first peer may take its time.
+            // The first client may connect at any time.
             let timeout = (!self.nodes.is_empty()).then_some(self.timeout);
             let Some(event) = self.channel.next(timeout)? else {
                 bail!("{established} of {} connections came up", self.args.connections);
@@ -195,7 +194,7 @@ impl Test<'_> {
         }
     }
 
-    /// A queue pair with all receives posted.
+    /// Creates a queue pair with all receives posted.
     fn node(&self, id: Id) -> Result<Node> {
         let context = self.channel.context();
         let depth = self.args.count.max(1);
@@ -234,7 +233,7 @@ impl Test<'_> {
         self.nodes.iter().try_for_each(|node| self.complete(&node.recv_cq, "receive"))
     }
 
-    /// Waits for all messages of a queue. Their content is not checked: `ucmatose` sends whatever is in its memory.
+    /// Waits for all messages of a queue. Their contents are not checked: `ucmatose` sends uninitialized memory.
     fn complete(&self, cq: &Cq, what: &str) -> Result<()> {
         let mut done = 0;
         let mut batch = [EMPTY; 16];
@@ -274,7 +273,7 @@ impl Test<'_> {
         Ok(())
     }
 
-    /// Waits until every connection is down; `answer`: says so too.
+    /// Waits until every connection is down. `answer`: also answers.
     fn disconnected(&self, answer: bool) -> Result<()> {
         let mut left = self.nodes.len();
         while left > 0 {
@@ -285,7 +284,7 @@ impl Test<'_> {
                 continue;
             }
             if answer && let Some(node) = self.nodes.iter().find(|n| event.is_for(&n.id)) {
-                // The peer may be gone before it hears the answer.
+                // The peer may have exited before the answer arrives.
                 let _ = node.id.disconnect();
             }
             left -= 1;

@@ -1,5 +1,5 @@
-//! `rdmux mctest`: the exchange of `mckey`. Everybody joins a group; the sender sends its messages,
-//! and each receiver waits for all of them.
+//! `rdmux mctest`: the exchange of `mckey`. All sides join a group; the sender sends its messages, and each receiver
+//! waits for all of them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;

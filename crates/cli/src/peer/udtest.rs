@@ -1,8 +1,7 @@
 //! `rdmux udtest`: the exchange of `udaddy`.
 //!
-//! The client finds the server's queue pairs by address and sends its messages to each, with its own
-//! queue pair number as immediate data. The server answers with as many, to the number and the
-//! address that came.
+//! The client resolves the server's queue pairs by address and sends its messages to each, with its own queue pair
+//! number as immediate data. The server answers with as many, to the received number and address.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -50,7 +49,7 @@ pub(crate) struct UdtestArgs {
     timeout: u64,
 }
 
-/// Where a node sends.
+/// The destination of a node's messages.
 #[derive(Clone, Copy)]
 pub(super) struct Remote {
     pub(super) ah: Ah,
@@ -94,7 +93,7 @@ impl Node {
         Ok(())
     }
 
-    /// Sends all messages; the last one tells when they are out.
+    /// Sends all messages; only the last one is signaled.
     pub(super) fn send(&mut self, to: Remote) -> Result<()> {
         let (size, slot) = (self.size as usize, GRH + self.size as usize);
         let at = self.count as usize * slot;
@@ -138,7 +137,7 @@ impl Node {
         Ok(done)
     }
 
-    /// The sender of a message received, as `udaddy` finds it.
+    /// Returns the sender of a received message, as `udaddy` determines it.
     fn sender(&self, of: &Completion) -> Result<Remote> {
         let slot = GRH + self.size as usize;
         let mut grh = [0; GRH];
@@ -148,7 +147,7 @@ impl Node {
         Ok(Remote { ah, qpn: Qpn::new(u32::from_be_bytes(of.imm)), qkey: self.qp.attr().qkey })
     }
 
-    /// The entry of our GID table that a datagram came to.
+    /// Returns the entry of the local GID table to which a datagram was sent.
     fn local_index(&self, grh: &[u8; GRH]) -> Option<u8> {
         let to = if grh[0] >> 4 == 6 {
             <[u8; 16]>::try_from(&grh[24..]).ok()?.into()

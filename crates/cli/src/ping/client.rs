@@ -1,4 +1,4 @@
-//! The client: offers its memory, and times how long the server takes to read and write it.
+//! The client: offers its memory, and measures how long the server takes to read and write it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use super::endpoint::Endpoint;
 use super::exchange;
 use crate::interrupt::on_interrupt;
 
-/// What was measured, in microseconds.
+/// The measurements, in microseconds.
 #[derive(Serialize)]
 struct Summary {
     server: String,
@@ -28,7 +28,7 @@ struct Summary {
     max_us: f64,
 }
 
-/// The round trips so far. There may be billions.
+/// The statistics of the round trips, without storing them, because there may be billions.
 #[derive(Default)]
 struct Times {
     pings: u32,
@@ -78,7 +78,7 @@ pub(super) fn run(context: &Context, args: &PingArgs) -> Result<()> {
     }
 }
 
-/// All pings, or those until Ctrl-C; adds their round trips.
+/// Runs all pings, or those until Ctrl-C, and adds their round trips.
 fn pings(
     endpoint: &mut Endpoint,
     args: &PingArgs,

@@ -1,4 +1,4 @@
-//! What client and server share: a queue pair with its buffers, and waiting for the next step.
+//! Code that client and server share: a queue pair with its buffers, and waiting for the next step.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rdmux::{Access, Context, Cq, Mr, Qp, QpType, RemoteMr, SendWr, WcOpcode};
 use super::exchange::MAX_SIZE;
 use rdmux_command::cmutil::{self, Notification};
 
-/// Receives posted at any time.
+/// The number of receives posted at any time.
 const RECEIVES: usize = 2;
 const ADVERT: usize = RemoteMr::SHORT_LEN;
 
@@ -20,21 +20,21 @@ pub(super) struct Endpoint {
     channel: EventChannel,
     qp: Qp,
     cq: Cq,
-    /// Slots for the peer's adverts, then one for ours.
+    /// Slots for the peer's adverts, followed by one for this side's.
     adverts: Mr,
-    /// Adverts that came and were not asked for yet.
+    /// Received adverts that were not requested yet.
     received: VecDeque<RemoteMr>,
     timeout: Duration,
 }
 
-/// Why an exchange is over.
+/// The reason why an exchange has ended.
 pub(super) enum Over {
     /// The peer disconnected.
     Disconnected,
 }
 
 impl Endpoint {
-    /// Makes the queue pair for `id`, with its receives posted.
+    /// Creates the queue pair for `id`, with its receives posted.
     pub(super) fn new(channel: &EventChannel, id: Id, timeout: Duration) -> Result<Self> {
         let context = channel.context();
         let (pd, cq) = (context.pd(), context.cq(32)?);
@@ -47,13 +47,13 @@ impl Endpoint {
         Ok(this)
     }
 
-    /// A buffer that the peer reads and writes.
+    /// Allocates a buffer that the peer reads and writes.
     pub(super) fn buffer(&self, len: usize) -> Result<Mr> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         Ok(self.qp.pd().alloc(len.min(MAX_SIZE), access)?)
     }
 
-    /// What `rping` says when it connects and accepts.
+    /// Returns the parameters with which `rping` connects and accepts.
     pub(super) fn conn_param() -> ConnParam {
         ConnParam {
             responder_resources: 1,
@@ -69,7 +69,7 @@ impl Endpoint {
         Ok(self.qp.post_recv(slot as u64, &[self.adverts.slice(at..at + ADVERT)])?)
     }
 
-    /// Sends the peer a buffer's address, key and length. A go-ahead looks the same; nobody reads it.
+    /// Sends the peer a buffer's address, key and length. A go-ahead has the same form, but its contents are ignored.
     pub(super) fn advertise(&self, buffer: RemoteMr) -> Result<()> {
         let at = RECEIVES * ADVERT;
         let Some(bytes) = buffer.to_short_bytes() else { bail!("a buffer of 4 GiB and more") };
@@ -90,7 +90,7 @@ impl Endpoint {
         }
     }
 
-    /// Posts a READ or a WRITE and waits until it is done.
+    /// Posts a READ or a WRITE and waits until it has completed.
     pub(super) fn transfer(&mut self, wr: SendWr<'_>) -> Result<std::result::Result<(), Over>> {
         self.qp.post_send(&wr.signaled())?;
         loop {
@@ -117,7 +117,7 @@ impl Endpoint {
         }
     }
 
-    /// Keeps a message that came and posts its receive again.
+    /// Stores a received message and posts its receive again.
     fn take(&mut self, done: &rdmux::Completion) -> Result<()> {
         if done.opcode != WcOpcode::Recv {
             return Ok(());
@@ -131,7 +131,7 @@ impl Endpoint {
         self.post(slot)
     }
 
-    /// Ends the connection and waits until the peer has heard of it.
+    /// Ends the connection and waits until the peer has noticed.
     pub(super) fn disconnect(self) -> Result<()> {
         self.id.disconnect()?;
         cmutil::expect(&self.channel, EventKind::Disconnected, "disconnect", self.timeout)?;

@@ -1,4 +1,4 @@
-//! What `rping` says to its peer: its connection parameters, its message and its data.
+//! The protocol of `rping`: its connection parameters, its messages and its data.
 //!
 //! One ping of the exchange:
 //!
@@ -21,15 +21,15 @@
 //! Every SEND has 16 bytes: address, key and length of a buffer, big-endian
 //! ([`RemoteMr::to_short_bytes`](rdmux::RemoteMr::to_short_bytes)).
 
-/// The port of `rping` when none is given.
+/// The default port of `rping`.
 pub(crate) const PORT: u16 = 7174;
-/// The most that `rping` pings with.
+/// The maximum data size of `rping`.
 pub(crate) const MAX_SIZE: usize = 64 * 1024 - 1;
-/// The least: the text in front and its end.
+/// The minimum data size: the text in front and its terminator.
 pub(crate) const MIN_SIZE: usize = "rdma-ping-2147483647: ".len() + 1;
 
-/// The data of ping number `ping`: the text `rdma-ping-N: `, then letters from `A` to `z` that begin
-/// one later at each ping, and a zero, for the server echoes it as a C string.
+/// Returns the data of ping number `ping`: the text `rdma-ping-N: `, then letters from `A` to `z` that begin one
+/// later at each ping, and a zero, because the server echoes it as a C string.
 pub(crate) fn data(ping: u32, size: usize) -> Vec<u8> {
     let mut data = format!("rdma-ping-{ping}: ").into_bytes();
     let letters = (b'A'..=b'z').cycle().skip(ping as usize % usize::from(b'z' - b'A' + 1));
@@ -40,7 +40,7 @@ pub(crate) fn data(ping: u32, size: usize) -> Vec<u8> {
     data
 }
 
-/// What the server echoes: everything up to the first zero, and that zero.
+/// Returns the length that the server echoes: everything up to and including the first zero.
 pub(crate) fn echo_len(data: &[u8]) -> usize {
     data.iter().position(|b| *b == 0).map_or(data.len(), |end| end + 1)
 }

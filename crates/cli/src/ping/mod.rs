@@ -1,4 +1,4 @@
-//! `rdmux ping`: rping's exchange, so that rping may be the peer.
+//! `rdmux ping`: the exchange of rping, which may be the peer.
 
 mod client;
 mod endpoint;
@@ -74,7 +74,7 @@ fn size_parser() -> clap::builder::RangedI64ValueParser<u32> {
 /// Runs `rdmux ping`.
 pub(crate) fn run(global: &Global, args: &PingArgs) -> Result<ExitCode> {
     let context = global.open()?;
-    // As with rping, -v shows the data.
+    // As in rping, -v prints the data.
     let args = &PingArgs { data: args.data || global.verbose > 0, ..args.clone() };
     if args.server {
         server::run(&context, args)?

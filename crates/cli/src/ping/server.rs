@@ -1,4 +1,4 @@
-//! The server: reads the client's memory, and writes it back.
+//! The server: reads the client's memory, and writes the data back.
 
 use std::thread;
 
@@ -12,7 +12,7 @@ use super::exchange::{self, MAX_SIZE};
 use rdmux_command::cmutil;
 use rdmux_command::say;
 
-/// Serves one client, or client after client.
+/// Serves one client, or one client after another.
 pub(super) fn run(context: &Context, args: &PingArgs) -> Result<()> {
     let at = cmutil::local(args.addr.as_deref(), args.port)?;
     let channel = EventChannel::new(context)?;
@@ -40,7 +40,7 @@ pub(super) fn run(context: &Context, args: &PingArgs) -> Result<()> {
     }
 }
 
-/// Serves one client to its end.
+/// Serves one client until it disconnects.
 fn serve(context: &Context, id: Id, args: &PingArgs) -> Result<()> {
     let channel = EventChannel::new(context)?;
     id.migrate(&channel)?;
@@ -56,7 +56,7 @@ fn serve(context: &Context, id: Id, args: &PingArgs) -> Result<()> {
     while let Ok(()) = ping(&mut endpoint, &buffer, args)? {
         pings += 1;
     }
-    // The client is gone already: this only answers it.
+    // The client has already disconnected: this only answers it.
     let _ = endpoint.id.disconnect();
     if !args.quiet {
         say!("{peer} disconnected after {pings} pings");
@@ -64,7 +64,7 @@ fn serve(context: &Context, id: Id, args: &PingArgs) -> Result<()> {
     Ok(())
 }
 
-/// One ping. The client may disconnect before it, not within.
+/// Serves one ping. The client may disconnect before it, but not within.
 fn ping(
     endpoint: &mut Endpoint,
     buffer: &Mr,

@@ -1,8 +1,8 @@
-//! Which programs look for devices in the file system themselves, or for virtual hosts by name.
+//! Recognizes programs that look for devices in the file system themselves, or for virtual hosts by name.
 //!
-//! Where namespaces are allowed nobody needs to know; elsewhere a library is preloaded into these programs only. A guess, and
+//! Where namespaces are allowed this is not needed. Elsewhere a library is preloaded, into these programs only. The guess is
 //! cheap: by the program's name, by the libraries whose names are in its file, and by the directories that the file or its
-//! arguments name. `--view` decides where it is wrong.
+//! arguments name. `--view` overrides a wrong guess.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -11,10 +11,11 @@ use std::path::Path;
 
 use rdmux_command::child::find_program;
 
-/// Programs by name, or by the beginning of it: languages whose programs may load such a library at any
-/// time, and those that start others which do.
+/// Programs by name, or by a prefix of it: languages whose programs may load such a library at any time, and
+/// launchers of such programs.
 const PROGRAMS: [&str; 7] = ["python", "pypy", "ucx_", "mpirun", "mpiexec", "orterun", "prterun"];
-/// Libraries that look: those of UCX, and of MPI, which brings UCX or its own modules; those for management datagrams.
+/// Libraries that look there: those of UCX, those of MPI, which loads UCX or its own modules, and those for management
+/// datagrams.
 const LIBRARIES: [&str; 10] = [
     "libucp.so",
     "libuct.so",
@@ -27,19 +28,19 @@ const LIBRARIES: [&str; 10] = [
     "libibnetdisc.so",
     "libosmvendor.so",
 ];
-/// What is looked at.
+/// The directories in question.
 const DIRECTORIES: [&str; 2] = ["/sys/class/infiniband", "/dev/infiniband"];
-/// How much of a file is read.
+/// How many bytes of a file are read.
 const MAX_FILE: u64 = 64 << 20;
 
-/// Whether a program is known to look.
+/// Returns whether a program is known to look there.
 pub(crate) fn looks(program: &OsStr, args: &[OsString]) -> bool {
     has_name(Path::new(program))
         || args.iter().any(|a| has_any(a.as_encoded_bytes(), &DIRECTORIES))
         || find_program(program).is_some_and(|path| file_looks(&path))
 }
 
-/// Whether an argument is the name of a host, or a list of such names.
+/// Returns whether an argument is the name of a host, or a list of such names.
 pub(crate) fn names_host(args: &[OsString], is_host: impl Fn(&str) -> bool) -> bool {
     let mut words = args.iter().filter_map(|a| a.to_str()).flat_map(|a| a.split([',', ':', '=']));
     words.any(|word| !word.is_empty() && is_host(word))
@@ -60,7 +61,7 @@ fn file_looks(path: &Path) -> bool {
         None => has_any(&bytes, &LIBRARIES) || names_directory(&bytes),
         Some(script) => {
             let line = script.split(|&b| b == b'\n').next().unwrap_or_default();
-            // `#!/usr/bin/env -S python3 -u` as well as `#!/usr/bin/python3`.
+            // Matches `#!/usr/bin/env -S python3 -u` as well as `#!/usr/bin/python3`.
             let interpreter = String::from_utf8_lossy(line)
                 .split_whitespace()
                 .any(|word| has_name(Path::new(word)));
@@ -69,8 +70,9 @@ fn file_looks(path: &Path) -> bool {
     }
 }
 
-/// Whether a program's constants name what is looked at. A path that goes on with a format's `%` is not meant: its program
-/// has the device's name from the library already, as perftest, which reads counters there and does without.
+/// Returns whether a program's constants name one of the directories. A path that continues with a format's `%` does not
+/// count: its program already has the device's name from the library, like perftest, which reads counters there and works
+/// without them.
 fn names_directory(bytes: &[u8]) -> bool {
     let goes_on = |at: usize, word: &str| bytes[at + word.len()..].starts_with(b"/%");
     let named = |at: usize| {
@@ -128,10 +130,10 @@ mod tests {
             ("#!/bin/sh\nib_write_bw\n", false),
             ("\x7fELF\0\0libm.so.6\0libucp.so.0\0", true),
             ("\x7fELF\0\0libm.so.6\0libibumad.so.3\0", true),
-            // A constant of Rust has no end, and another one may follow.
+            // A string constant of Rust has no terminator, and another one may follow.
             ("\x7fELF\0\0no device/sys/class/infinibandopen", true),
             ("\x7fELF\0\0/dev/infiniband/uverbs%d\0", true),
-            // perftest has this for its counters, and does without.
+            // perftest has this for its counters, and works without them.
             ("\x7fELF\0\0/sys/class/infiniband/%s/ports/%d/counters/%s\0", false),
         ] {
             std::fs::write(&file, text).unwrap();

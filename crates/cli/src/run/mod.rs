@@ -1,7 +1,7 @@
-//! `rdmux run`: an unmodified program on the software device.
+//! `rdmux run`: runs an unmodified program on the software device.
 //!
-//! In reading order: here what the command does; `variables` are what a program needs to find the C library, `view` what
-//! it gets to see under `/sys` and `/dev`, `known` which programs look there.
+//! In reading order: here the command; `variables` are the environment by which a program finds the C library, `view` is
+//! what it sees under `/sys` and `/dev`, `known` recognizes programs that look there.
 
 pub(crate) mod known;
 pub(crate) mod variables;
@@ -24,11 +24,11 @@ use self::variables::Variables;
 use self::view::{Place, View, Wants};
 use crate::Global;
 
-/// What `env(1)` and its like exit with when the fault is theirs, not the program's.
+/// The exit status of `env(1)` and similar programs after an error of their own.
 const OWN_FAULT: u8 = 125;
-/// When the program is there but cannot be run.
+/// The exit status if the program exists but cannot be run.
 const CANNOT_RUN: u8 = 126;
-/// When there is no such program.
+/// The exit status if the program does not exist.
 const NOT_FOUND: u8 = 127;
 
 /// Which program, and on what.
@@ -71,7 +71,7 @@ pub(crate) struct DeviceArgs {
     device: Option<DeviceChoice>,
 }
 
-/// The words for devices, with what they mean.
+/// Returns a parser of the words for devices, with their descriptions.
 fn choices() -> impl TypedValueParser<Value = DeviceChoice> {
     let kind = |row: &'static KindRow| PossibleValue::new(row.word).help(row.summary);
     let all = DeviceChoice::All.word();
@@ -81,7 +81,7 @@ fn choices() -> impl TypedValueParser<Value = DeviceChoice> {
 }
 
 impl DeviceArgs {
-    /// What the command line says, or the environment.
+    /// Returns the choice of the command line, or of the environment.
     pub(crate) fn choice(self) -> Result<DeviceChoice> {
         Ok(match self.device {
             Some(choice) => choice,
@@ -89,7 +89,7 @@ impl DeviceArgs {
         })
     }
 
-    /// The same, but all kinds where neither says anything.
+    /// Returns the choice of the command line or the environment, or else all kinds.
     pub(crate) fn choice_or_all(self) -> Result<DeviceChoice> {
         let said = std::env::var_os(DeviceChoice::VARIABLE).is_some_and(|word| !word.is_empty());
         if self.device.is_none() && !said { Ok(DeviceChoice::All) } else { self.choice() }
@@ -105,7 +105,7 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> ExitCode {
         eprintln!("rdmux: {}", rdmux_command::output::text(&e));
         return OWN_FAULT.into();
     }
-    // In our place: its signals and its exit status are its own.
+    // The program replaces this process, so its signals and its exit status are its own.
     let e = command.exec();
     eprintln!("rdmux: cannot run {}: {e}", program.display());
     if e.kind() == io::ErrorKind::NotFound { NOT_FOUND.into() } else { CANNOT_RUN.into() }
@@ -121,7 +121,7 @@ fn prepare(global: &Global, args: &RunArgs, command: &mut Command) -> Result<()>
         options.devices(&host)?;
     }
     let mut variables = Variables::new(&options, &host, devices, &library)?;
-    // Last: it may move this process into other namespaces.
+    // Last, because it may move this process into other namespaces.
     let program = command.get_program().to_owned();
     let rest = &args.program[1..];
     let wants = Wants {
@@ -130,31 +130,33 @@ fn prepare(global: &Global, args: &RunArgs, command: &mut Command) -> Result<()>
     };
     let place = Place { options: &options, host: &host, devices };
     view::show(args.view, &wants, &place, &library, &mut variables)?;
-    // That of a run around this one may be another host's.
+    // The variable of an enclosing run may be for another host.
     command.env_remove(view::VARIABLE);
     command.envs(variables.iter());
     Ok(())
 }
 
-/// Whether the program can open a device with these variables of the environment: it might not say why it cannot.
+/// Checks that the program can open a device with the variables of this environment, because it might not report why
+/// it cannot.
 fn check_environment() -> Result<()> {
     rdmux_verbs::check_environment().map_err(anyhow::Error::msg)?;
     rdmux_host::client::check_environment().map_err(anyhow::Error::msg)
 }
 
-/// What devices a host has, for commands that look on: they start a host that there has been, and make no new one.
+/// Returns the devices of a host, for commands that only inspect: they start a host that has existed before, but
+/// create no new one.
 pub(crate) fn devices_of(
     options: &ConnectOptions,
     host: &HostName,
 ) -> Result<Vec<DeviceRow>, HostError> {
     if !host.is_default() && Registry::look_up(&options.dir, host.as_str()).is_none() {
-        // One may be up all the same, as part of a program.
+        // It may be running nevertheless, as part of a program.
         admin::status(&options.dir, host)?;
     }
     options.devices(host)
 }
 
-/// How to reach and start services: this program is one, whatever it is called.
+/// Returns how to reach and start services. This program is the one to start, whatever its name is.
 pub(crate) fn connect_options() -> Result<ConnectOptions> {
     let mut options = ConnectOptions::of_environment()?;
     options.program = Some(std::env::current_exe()?);

@@ -9,12 +9,12 @@ use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 use rdmux_command::library::Library;
 use rdmux_runtime::start;
 
-/// Names and values.
+/// A list of names and values.
 #[derive(Debug, Default)]
 pub(crate) struct Variables(Vec<(&'static str, OsString)>);
 
 impl Variables {
-    /// What every program needs.
+    /// Returns the variables that every program needs.
     pub(crate) fn new(
         options: &ConnectOptions,
         host: &HostName,
@@ -26,14 +26,14 @@ impl Variables {
         this.prepend("LD_LIBRARY_PATH", &folder);
         this.set("RDMUX_HOST", host.as_str());
         this.set(DeviceChoice::VARIABLE, devices.word());
-        // What the user chose may have been a path from here.
+        // The user's value may be relative to this working directory.
         if std::env::var_os("RDMUX_RUNTIME_DIR").is_some_and(|v| !v.is_empty()) {
             this.set("RDMUX_RUNTIME_DIR", options.dir.path());
         }
         if let Some(config) = start::file_of_environment("RDMUX_CONFIG") {
             this.set("RDMUX_CONFIG", config);
         }
-        // The library starts the service when the one that runs now has ended.
+        // The library starts the service again after the present one has ended.
         if let Some(program) = start::program(options.program.as_deref()) {
             this.set("RDMUX_DAEMON", program);
         }
@@ -45,19 +45,19 @@ impl Variables {
         self.0.push((name, value.as_ref().to_owned()));
     }
 
-    /// Puts an entry before those that a variable of a list has already; once.
+    /// Prepends an entry to a list variable, and removes other occurrences of it.
     pub(crate) fn prepend(&mut self, name: &'static str, entry: &Path) {
         self.0.push((name, prepended(entry.as_os_str(), std::env::var_os(name))));
     }
 
-    /// All of them.
+    /// Returns all variables.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
         self.0.iter().map(|(name, value)| (*name, value.as_os_str()))
     }
 }
 
-/// A list whose entries are separated by colons. Nothing stays nothing: to the loader an empty entry is
-/// the working directory.
+/// Prepends an entry to a list separated by colons. An empty list stays empty otherwise: to the loader an empty entry
+/// is the working directory.
 fn prepended(entry: &OsStr, old: Option<OsString>) -> OsString {
     let mut list = entry.to_owned();
     let old = old.unwrap_or_default();

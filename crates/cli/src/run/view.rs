@@ -1,4 +1,4 @@
-//! What a program gets to see under `/sys/class/infiniband` and `/dev/infiniband`, and in `/etc/hosts`.
+//! A program's view of `/sys/class/infiniband`, `/dev/infiniband` and `/etc/hosts`.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -13,7 +13,7 @@ use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 use super::variables::Variables;
 use rdmux_command::library::Library;
 
-/// How.
+/// The way in which a view is set up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum View {
     /// By a namespace; where there can be none, by a library if the program is known to look
@@ -27,20 +27,20 @@ pub(crate) enum View {
     None,
 }
 
-/// Names the tree to the library that redirects paths.
+/// The variable that names the tree to the library that redirects paths.
 pub(crate) const VARIABLE: &str = "RDMUX_VIEW";
 
-/// What to do where a namespace was wanted and cannot be had.
+/// The advice if a namespace was requested and is not available.
 const NO_NAMESPACE: &str = "there can be no mount namespace here, but --view preload may do";
 
-/// A host, and the devices of it that a program sees.
+/// A host, and those of its devices that a program sees.
 pub(crate) struct Place<'a> {
     pub(crate) options: &'a ConnectOptions,
     pub(crate) host: &'a HostName,
     pub(crate) devices: DeviceChoice,
 }
 
-/// What a program is known to look for, as far as that can be told. Asked only where it matters.
+/// What a program is known to look for, as far as that can be determined. Evaluated only where it matters.
 pub(crate) struct Wants<'a> {
     /// The device's files.
     pub(crate) files: &'a dyn Fn() -> bool,
@@ -48,7 +48,7 @@ pub(crate) struct Wants<'a> {
     pub(crate) names: &'a dyn Fn() -> bool,
 }
 
-/// Shows the device as `how` says. Moves this process into the view's namespaces, or adds to the variables.
+/// Sets up the view according to `how`. Moves this process into the view's namespaces, or adds to the variables.
 pub(crate) fn show(
     how: View,
     wants: &Wants<'_>,
@@ -91,13 +91,13 @@ pub(crate) fn show(
     Ok(())
 }
 
-/// Whether the process is no longer where the program is to run.
+/// Returns whether the process has already left the namespaces in which the program is to run.
 fn has_moved(e: &anyhow::Error) -> bool {
     matches!(e.downcast_ref(), Some(JoinError::Moved(_)))
 }
 
-/// Moves this process into the view's namespaces, which are made if there are none. A program that is not known to look
-/// at the files keeps its capabilities instead; false then.
+/// Moves this process into the view's namespaces, which are created if necessary. A program that is not known to look
+/// at the files keeps its capabilities instead. Returns false then.
 fn enter(place: &Place<'_>, looks: bool) -> Result<bool> {
     let namespaces = namespaces(place)?;
     if !looks && namespace::costs_capabilities(&namespaces)? {
@@ -107,7 +107,7 @@ fn enter(place: &Place<'_>, looks: bool) -> Result<bool> {
     Ok(true)
 }
 
-/// The namespaces of this user's view.
+/// Returns the namespaces of this user's view.
 pub(crate) fn namespaces(place: &Place<'_>) -> Result<Namespaces> {
     if let Some(held) = held(place)? {
         return Ok(held);
@@ -116,7 +116,7 @@ pub(crate) fn namespaces(place: &Place<'_>) -> Result<Namespaces> {
     if let Some(held) = held(place)? {
         return Ok(held);
     }
-    // In a process of its own, which is spoiled if it fails halfway.
+    // In a separate process, because a failure halfway leaves the process unusable.
     let exe = std::env::current_exe().context("cannot find this program's own file")?;
     let maker = Command::new(exe)
         .args(["host", "mount", place.host.as_str()])
@@ -133,17 +133,17 @@ pub(crate) fn namespaces(place: &Place<'_>) -> Result<Namespaces> {
     held(place)?.context("the service does not hold the namespaces")
 }
 
-/// Those that the service holds.
+/// Returns the namespaces that the service holds.
 fn held(place: &Place<'_>) -> Result<Option<Namespaces>> {
     let held = admin::view(&place.options.dir, place.host, place.devices)?;
     Ok(held.user.zip(held.mounts).map(|(user, mounts)| Namespaces { user, mounts }))
 }
 
-/// Makes the namespaces of this user's view from this process's, and hands them to the service. The environment says which
-/// devices the view has.
+/// Creates the namespaces of this user's view from this process's, and passes them to the service. The environment selects
+/// the devices in the view.
 pub(crate) fn make(options: &ConnectOptions, host: &HostName) -> Result<()> {
     let devices = DeviceChoice::of_environment()?;
-    // One of any host is that of all. Held until the service has it.
+    // All hosts share one user namespace. The lock is held until the service has it.
     let _lock = options.dir.lock_views()?;
     let held = admin::view(&options.dir, host, devices)?;
     let shared = || admin::user_namespace_of_others(&options.dir, host);
@@ -152,8 +152,8 @@ pub(crate) fn make(options: &ConnectOptions, host: &HostName) -> Result<()> {
     Ok(admin::hold_view(&options.dir, host, devices, &namespace::own()?)?)
 }
 
-/// Has the program load the same library though it sees the files, for its opens of `issmN`: where the host has no port of a
-/// managed subnet there are none.
+/// Makes the program load the library even though it sees the files, for its opens of `issmN`: where the host has no port of
+/// a managed subnet there are none.
 fn lock_issm(place: &Place<'_>, library: &Library, variables: &mut Variables) {
     if place.devices.kinds().iter().any(|kind| kind.is_on_fabric())
         && let Ok(host) = place.options.dir.host(place.host)
@@ -163,7 +163,7 @@ fn lock_issm(place: &Place<'_>, library: &Library, variables: &mut Variables) {
     }
 }
 
-/// Has the program load the library that redirects paths.
+/// Makes the program load the library that redirects paths.
 pub(crate) fn preload(
     place: &Place<'_>,
     library: &Library,
@@ -172,8 +172,8 @@ pub(crate) fn preload(
     let object = library.view(&place.options.dir.host(place.host)?)?;
     admin::view(&place.options.dir, place.host, place.devices)?;
     variables.prepend("LD_PRELOAD", &object);
-    // What programs look for in /run and /etc/rdma, they may also make there. Few do, so it is no failure where they cannot: the home
-    // may be another user's, as under `su`.
+    // Programs may also create the files that they look for in /run and /etc/rdma. Few do, so it is not a failure if they cannot: the
+    // home directory may be another user's, as under `su`.
     let acm = place.options.dir.host(place.host)?.acm();
     for folder in [acm.runtime(), acm.config()] {
         if let Err(e) = DirBuilder::new().recursive(true).mode(0o700).create(folder) {

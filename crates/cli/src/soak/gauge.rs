@@ -1,4 +1,4 @@
-//! What processes and services have, at one moment, and whether it is more than before.
+//! The resources of processes and services at one moment, and whether they have grown.
 
 use std::fs;
 
@@ -7,10 +7,10 @@ use rdmux_host::proto::Status;
 
 use rdmux_command::output::{self, Report};
 
-/// How much more memory is no growth: allocators keep some.
+/// The growth of memory that is tolerated, because allocators keep some.
 const SLACK: u64 = 2 << 20;
 
-/// A figure.
+/// A gauge.
 pub(super) struct Reading {
     what: String,
     value: u64,
@@ -19,14 +19,14 @@ pub(super) struct Reading {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
-    /// Objects: as many as before.
+    /// A number of objects, which must be as before.
     Count,
-    /// Bytes: not much more than before.
+    /// A number of bytes, which must not be much higher than before.
     Bytes,
 }
 
 impl Reading {
-    /// So many objects.
+    /// Returns a count of objects.
     pub(super) fn count(what: String, value: u64) -> Self {
         Self { what, value, unit: Unit::Count }
     }
@@ -38,7 +38,7 @@ impl Reading {
         }
     }
 
-    /// Whether it is `before`, or nearly so.
+    /// Returns whether it equals `before`, or nearly so.
     fn is_flat(&self, before: &Self) -> bool {
         match self.unit {
             Unit::Count => self.value == before.value,
@@ -47,7 +47,7 @@ impl Reading {
     }
 }
 
-/// What a host knows of.
+/// Reads the objects of a host.
 pub(super) fn of_host(name: &str, status: &Status) -> Vec<Reading> {
     let mut readings = Vec::new();
     let mut count = |what: &str, n: u64| {
@@ -63,7 +63,7 @@ pub(super) fn of_host(name: &str, status: &Status) -> Vec<Reading> {
     readings
 }
 
-/// What a process has, as the kernel counts it.
+/// Reads the resources of a process, as counted by the kernel.
 pub(super) fn of_process(name: &str, pid: u32) -> Result<Vec<Reading>> {
     let entries =
         |what: &str| Ok::<_, anyhow::Error>(fs::read_dir(format!("/proc/{pid}/{what}"))?.count());
@@ -75,20 +75,20 @@ pub(super) fn of_process(name: &str, pid: u32) -> Result<Vec<Reading>> {
     ])
 }
 
-/// How much memory a process has, in bytes.
+/// Returns the resident memory of a process, in bytes.
 pub(super) fn memory(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     resident(&status).with_context(|| format!("how large process {pid} is"))
 }
 
-/// `VmRSS:      1234 kB`, in bytes.
+/// Parses `VmRSS:      1234 kB` to bytes.
 fn resident(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib << 10)
 }
 
-/// Whether there are as many of everything as there were.
+/// Returns whether all counts are equal.
 pub(super) fn same_counts(before: &[Reading], now: &[Reading]) -> bool {
     let counts = |all: &[Reading]| -> Vec<u64> {
         all.iter().filter(|r| r.unit == Unit::Count).map(|r| r.value).collect()
@@ -96,7 +96,7 @@ pub(super) fn same_counts(before: &[Reading], now: &[Reading]) -> bool {
     counts(before) == counts(now)
 }
 
-/// Prints both, each with how much had been done; whether nothing has grown.
+/// Prints both, each with the amount of work done. Returns whether nothing has grown.
 pub(super) fn compare(first: &(u64, Vec<Reading>), last: &(u64, Vec<Reading>)) -> Result<bool> {
     let ((begun, first), (done, last)) = (first, last);
     let headings = ["", &format!("AFTER {begun}"), &format!("AFTER {done}"), ""];

@@ -1,4 +1,4 @@
-//! `rdmux soak`: the same thing so many times that what is not given back is seen.
+//! `rdmux soak`: repeats an operation so often that leaks become visible.
 
 mod acm;
 mod gauge;
@@ -43,15 +43,15 @@ pub(crate) struct XrcArgs {
 
 /// The server's host, and another one.
 const HOSTS: [&str; 2] = ["soak-a", "soak-b"];
-/// One connection in so many is that of a process which lives no longer; as many others are held by a
-/// receiver that is killed.
+/// One of this many connections is made by a process that exits afterwards; for as many, a receiver holds the target
+/// and is killed.
 const SHORT_LIVED: u64 = 1_000;
-/// Short-lived connections at the beginning. A host uses some dozens of slots before the first comes back, and keeps
-/// a socket for each.
+/// The number of short-lived connections at the beginning. A host uses some dozens of slots before the first is
+/// reused, and keeps a socket for each.
 const PASSING: u64 = 100;
-/// How long the host may take to hear of a death.
+/// How long the host may take to notice the death of a process.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long nothing changes where nothing goes on.
+/// How long the state must not change to count as settled.
 const SETTLING: Duration = Duration::from_millis(50);
 
 /// Runs `rdmux soak`.
@@ -64,13 +64,13 @@ pub(crate) fn run(soak: &Soak) -> Result<ExitCode> {
     Ok(if flat { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A server or a client.
+/// Runs a server or a client.
 pub(crate) fn part(global: &Global) -> Result<ExitCode> {
     part::run(global.open()?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether nothing has grown.
+/// Runs the soak. Returns whether nothing has grown.
 fn xrc(cycles: u64) -> Result<bool> {
     let mut scene = Scene::new()?;
     (0..PASSING).try_for_each(|n| scene.short_lived(n))?;
@@ -83,20 +83,20 @@ fn xrc(cycles: u64) -> Result<bool> {
     gauge::compare(&first, &last)
 }
 
-/// Cycles after which what is used again and again has been used once: rings have come round.
+/// Returns the number of cycles after which everything that is reused has been used once, including all of the rings.
 fn warm_up(cycles: u64) -> u64 {
     (cycles / 5).min(50_000)
 }
 
-/// Everybody.
+/// The processes of the soak.
 struct Scene {
     server: Child,
-    /// The number of its shared receive queue.
+    /// The number of the server's shared receive queue.
     srqn: u32,
-    /// One on each host.
+    /// The clients, one on each host.
     clients: [Child; 2],
     addresses: [IpAddr; 2],
-    /// The processes of the hosts' services.
+    /// The process ids of the hosts' services.
     services: [u32; 2],
     file: DomainFile,
     done: u64,
@@ -115,7 +115,7 @@ impl Scene {
         Ok(Self { server, srqn, clients, addresses, services, file, done: 0, hosts })
     }
 
-    /// So many connections more.
+    /// Makes this many more connections.
     fn play(&mut self, cycles: u64, start: Instant) -> Result<()> {
         let until = self.done + cycles;
         let step = (cycles / 10).max(1);
@@ -136,7 +136,7 @@ impl Scene {
         Ok(())
     }
 
-    /// As many connections at once, of the client on a host.
+    /// Makes this many connections at once, by the client on a host.
     fn batch(&mut self, host: usize, count: u32) -> Result<()> {
         let client = &mut self.clients[host];
         connect(&mut self.server, client, self.addresses, host, self.srqn, count)?;
@@ -146,8 +146,8 @@ impl Scene {
         Ok(())
     }
 
-    /// A connection of a process that lives no longer than that, or is killed before it could end it; and
-    /// a receiver that is killed when nobody else holds the target.
+    /// Makes a connection by a process that exits afterwards, or is killed before it could disconnect, with a
+    /// receiver that is killed when no other process holds the target.
     fn short_lived(&mut self, n: u64) -> Result<()> {
         let host = usize::from(n % 2 == 1);
         let mut client = process(host)?;
@@ -168,7 +168,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What everybody has, when nothing goes on: of deaths hosts hear a moment later.
+    /// Reads all gauges while nothing is active: hosts notice deaths a moment later.
     fn read(&self) -> Result<Vec<Reading>> {
         let start = Instant::now();
         let mut before = Vec::new();
@@ -185,8 +185,8 @@ impl Scene {
         }
     }
 
-    /// What everybody has, and whether nobody else is there. Services are counted before they are asked, for who
-    /// asks is a process that they know.
+    /// Reads all gauges, and whether no other process is connected. Reads the process of a service before querying
+    /// it, because the query adds a process.
     fn read_now(&self) -> Result<(bool, Vec<Reading>)> {
         let mut readings = Vec::new();
         for (service, host) in self.services.iter().zip(HOSTS) {
@@ -197,7 +197,7 @@ impl Scene {
             readings.extend(gauge::of_process(&format!("client on {host}"), client.id())?);
         }
         let mut quiet = true;
-        // The server and a client; a client.
+        // The server and a client on the first host, a client on the second.
         for (host, processes) in [(0, 2), (1, 1)] {
             let status = self.hosts.status(host)?;
             quiet &= status.clients.len() == processes && status.xrc_targets.is_empty();
@@ -207,7 +207,8 @@ impl Scene {
     }
 }
 
-/// The client makes queue pairs, the server a target for each, and each sends a message. Their numbers.
+/// Creates queue pairs by the client, and a target for each by the server, and sends a message over each. Returns the
+/// targets' numbers.
 fn connect(
     server: &mut Child,
     client: &mut Child,
@@ -245,7 +246,7 @@ fn number(child: &mut Child, ask: &Ask) -> Result<u32> {
     numbers(child, ask)?.first().copied().context("no number came")
 }
 
-/// The file that the domain is of. Removed when dropped.
+/// The file of the domain. Removed when dropped.
 struct DomainFile(PathBuf);
 
 impl DomainFile {

@@ -1,4 +1,4 @@
-//! A server, a client, or a receiver that only registers: a process of its own.
+//! A server, a client, or a receiver that only registers: a separate process.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,23 +13,23 @@ use serde::{Deserialize, Serialize};
 
 use rdmux_command::child;
 
-/// Connections at once.
+/// The number of concurrent connections.
 pub(super) const BATCH: u32 = 16;
-/// Bytes of a message: the number of the target that it was sent to.
+/// The bytes of a message: the number of its target.
 const MESSAGE: usize = 4;
 /// How long a side waits for the other.
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
-/// What a process is asked.
+/// A request to a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
-    /// Be the server: open the domain of a file and make a shared receive queue; answered by its number.
+    /// Act as the server: open the domain of a file and create a shared receive queue; answered by its number.
     Serve(PathBuf),
-    /// Make a target for each of these queue pairs, at this GID; answered by their numbers.
+    /// Create a target for each of these queue pairs, at this GID; answered by their numbers.
     Accept { gid: [u8; 16], peers: Vec<u32> },
-    /// Wait for a message to each of the targets, and let go of them.
+    /// Wait for a message to each of the targets, and release them.
     Finish,
-    /// Make so many queue pairs; answered by their numbers.
+    /// Create this many queue pairs; answered by their numbers.
     Make(u32),
     /// Connect them to these targets, at this GID, and send a message over each.
     Send { gid: [u8; 16], targets: Vec<u32>, srqn: u32 },
@@ -39,16 +39,16 @@ pub(super) enum Ask {
     Register(PathBuf, u32),
 }
 
-/// What it answers.
+/// An answer of a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// It is done.
+    /// The request is done.
     Done,
-    /// The numbers of what was made.
+    /// The numbers of the created objects.
     Numbers(Vec<u32>),
 }
 
-/// What a process has.
+/// The objects of a process.
 struct Part {
     context: Context,
     server: Option<Server>,
@@ -70,7 +70,7 @@ struct Client {
     qps: Vec<Qp>,
 }
 
-/// Does what it is asked until nobody asks any more.
+/// Serves requests until its input closes.
 pub(super) fn run(context: Context) -> Result<()> {
     let client = Client::new(&context)?;
     let mut part = Part { context, server: None, client, registered: None };

@@ -1,4 +1,4 @@
-//! The service `ib_acm` for tests.
+//! The service `ib_acm`, for tests.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -14,7 +14,7 @@ use super::Net;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A service in the foreground, which ends with this.
+/// A service in the foreground, which ends when this is dropped.
 pub(crate) struct Service {
     pub(crate) child: Child,
     pub(crate) places: Places,
@@ -26,7 +26,7 @@ impl Service {
         Self::start_by(command(net, host), places(net, host), options)
     }
 
-    /// Starts a service by a command line of its own.
+    /// Starts a service with this command.
     pub(crate) fn start_by(mut command: Command, places: Places, options: &str) -> Self {
         fs::create_dir_all(places.config()).unwrap();
         fs::write(places.config().join("ibacm_opts.cfg"), options).unwrap();
@@ -47,7 +47,7 @@ impl Service {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
-    /// A counter of the service's.
+    /// Returns a counter of the service.
     pub(crate) fn counted(&self, name: &str) -> u64 {
         let all = self.client().statistics(LONG).unwrap();
         all.iter().find(|s| s.name.as_bytes() == name.as_bytes()).unwrap().value
@@ -61,7 +61,7 @@ impl Drop for Service {
     }
 }
 
-/// Where the files of a host's service are: its configuration is in the test's folder, too.
+/// Returns the locations of a host's service's files: its configuration is in the test's directory, too.
 pub(crate) fn places(net: &Net, host: &str) -> Places {
     Places::of_host(&net.path().join("hosts").join(host), &net.path().join("config"), host)
 }
@@ -73,7 +73,7 @@ pub(crate) fn command(net: &Net, host: &str) -> Command {
     command
 }
 
-/// Has a service find all that it needs in the test's folder, and serve the InfiniBand device.
+/// Makes a service find all that it needs in the test's directory, and serve the InfiniBand device.
 pub(crate) fn configure(command: &mut Command, net: &Net) {
     command.env("RDMUX_RUNTIME_DIR", net.path()).env("RDMUX_DEVICE", "ib");
     command.env("XDG_CONFIG_HOME", net.path().join("config"));
@@ -81,12 +81,12 @@ pub(crate) fn configure(command: &mut Command, net: &Net) {
     command.env_remove("RDMUX_HOST").env_remove("RUST_LOG").env_remove("RDMUX_ACM_DIR");
 }
 
-/// Two hosts on a fabric with a manager; services stay without clients.
+/// Returns two hosts on a fabric with a subnet manager; services run on without clients.
 pub(crate) fn fabric() -> Net {
     fabric_with(&[])
 }
 
-/// The same, with other options of the fabric.
+/// Like [`fabric`], with other options of the fabric.
 pub(crate) fn fabric_with(options: &[&str]) -> Net {
     let net = Net::new();
     let config = net.path().join("config/rdmux");
@@ -101,7 +101,7 @@ pub(crate) fn name(text: &str) -> Address {
     Address::name(text).unwrap()
 }
 
-/// Asks until there is an answer: ports come up, groups are joined.
+/// Resolves until there is an answer, because ports come up and groups are joined first.
 pub(crate) fn resolve(client: &Client, source: Option<Address>, dest: Address) -> Paths {
     loop {
         match client.resolve(source, dest, LONG) {

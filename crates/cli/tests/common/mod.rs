@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! Code that the tests of the command share.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod acm;
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use rdmux_testing::{TempDir, temp_dir};
 
-/// Hosts of a test's own, in a directory of its own. They end with it, and with the test's process, however that ends:
-/// their services are in process groups of their own, and would live on.
+/// The hosts of one test, in a private directory. They end with it, and with the test's process, however that ends:
+/// their services are in separate process groups, and would survive otherwise.
 pub(crate) struct Net {
     dir: TempDir,
     second: u8,
@@ -30,7 +30,7 @@ impl Net {
         Self { second: 100 + COUNT.fetch_add(1, Ordering::Relaxed), cleaner, dir }
     }
 
-    /// An address that no other test has: tests of one process differ in the second number.
+    /// Returns an address that no other test has: tests of one process differ in the second number.
     pub(crate) fn address(&self, host: u8) -> String {
         let [.., high, low] = std::process::id().to_be_bytes();
         format!("127.{}.{high}.{}", self.second, low.wrapping_mul(4).wrapping_add(host))
@@ -44,7 +44,7 @@ impl Net {
         self
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -60,7 +60,7 @@ impl Net {
         self.command(args).output().unwrap()
     }
 
-    /// Runs what must succeed; its output.
+    /// Runs a command that must succeed. Returns its output.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -68,7 +68,7 @@ impl Net {
         text(&output.stdout)
     }
 
-    /// Runs what must fail with this status; what it says.
+    /// Runs a command that must fail with this status. Returns its error output.
     pub(crate) fn fails(&self, args: &[&str], status: i32) -> String {
         let output = self.run(args);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -76,7 +76,7 @@ impl Net {
         said
     }
 
-    /// Starts a server and waits until it says where it is; its port.
+    /// Starts a server and waits until it prints its address. Returns its port.
     pub(crate) fn server(&self, args: &[&str]) -> (Child, String) {
         let mut child = self.command(args).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -87,7 +87,7 @@ impl Net {
 }
 
 impl Net {
-    /// Ends all services, also stopped ones, and removes the directory, as the end of this process would.
+    /// Ends all services, including stopped ones, and removes the directory, as the end of this process would.
     pub(crate) fn end(&mut self) {
         drop(self.cleaner.stdin.take());
         let _ = self.cleaner.wait();
@@ -100,20 +100,20 @@ impl Drop for Net {
     }
 }
 
-/// A process that waits for the end of this one, and then ends what it left in a directory.
+/// Starts a process that waits for the end of this one, and then ends the services of a directory.
 fn cleaner(dir: &Path) -> Child {
-    // A test that failed may have left anything.
+    // A failed test may have left anything.
     let script =
         r#"cat; "$0" host down --force; "$0" fabric down --all; rm -rf "$RDMUX_RUNTIME_DIR""#;
     let mut command = Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_rdmux")]);
     command.env("RDMUX_RUNTIME_DIR", dir).env_remove("RDMUX_HOST").env_remove("RUST_LOG");
-    // What ends the test's process group must not end this.
+    // A signal to the test's process group must not end this.
     command.process_group(0).stdin(Stdio::piped());
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Stops a process, as a terminal or a debugger does, and waits until it is.
+/// Stops a process, as a terminal or a debugger does, and waits until it has stopped.
 pub(crate) fn stop(pid: rustix::process::Pid) {
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     loop {
@@ -125,16 +125,15 @@ pub(crate) fn stop(pid: rustix::process::Pid) {
     }
 }
 
-/// Compiles one of the C programs in `tests/programs`; none if this machine cannot. What a machine must
-/// have is told by `libraries`: without a compiler or these, there is a message, and a failure where
-/// nothing may be left out.
+/// Compiles one of the C programs in `tests/programs`; none if this machine cannot. `libraries` are the libraries
+/// that it needs: without a compiler or these, prints a message, and fails where tests must not be skipped.
 pub(crate) fn compile(net: &Net, name: &str, libraries: &[&str]) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
     let program = net.path().join(name).with_extension("");
     let has = |lib: &&str| {
         let mut cc = Command::new("cc");
         let output = cc.arg(format!("-print-file-name=lib{lib}.so")).output();
-        // The answer is a path if there is one.
+        // The output is a path if the library exists.
         output.is_ok_and(|o| o.stdout.contains(&b'/'))
     };
     let missing: Vec<_> = libraries.iter().filter(|lib| !has(lib)).collect();
@@ -155,7 +154,7 @@ pub(crate) fn compile(net: &Net, name: &str, libraries: &[&str]) -> Option<PathB
     Some(program)
 }
 
-/// Says that something is left out, which fails where nothing may be.
+/// Reports that a test is skipped, which is a failure where tests must not be skipped.
 pub(crate) fn missing_here(what: &str) {
     assert!(std::env::var("CI").as_deref() != Ok("true"), "CI=true: {what}");
     eprintln!("left out: {what}");

@@ -5,15 +5,15 @@ use std::process::{Child, Command, Stdio};
 
 use super::missing_here;
 
-/// A network namespace that exists as long as this.
+/// A network namespace, which exists as long as this value.
 pub(crate) struct Namespace {
     pub(crate) holder: Child,
-    /// Whether it is in a user namespace of its own.
+    /// Whether it is in a separate user namespace.
     user: bool,
 }
 
 impl Namespace {
-    /// A new one. Of who is not root it is in a new user namespace. `None` where the kernel forbids that.
+    /// Creates a namespace, for users other than root in a new user namespace. `None` where the kernel forbids that.
     pub(crate) fn new() -> Option<Self> {
         let user = !rustix::process::geteuid().is_root();
         let mut command = Command::new("unshare");
@@ -24,14 +24,14 @@ impl Namespace {
         Self::hold(command, user)
     }
 
-    /// Another one, of the same user namespace.
+    /// Creates another one in the same user namespace.
     pub(crate) fn beside(&self) -> Option<Self> {
         let mut command = self.command("unshare");
         command.args(["--net", "sh", "-c", "ip link set lo up && echo entered && exec cat"]);
         Self::hold(command, self.user)
     }
 
-    /// The program ends when its standard input does, which is when this process does at the latest.
+    /// The program ends when its standard input closes, at the latest when this process ends.
     fn hold(mut command: Command, user: bool) -> Option<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut holder = command.spawn().unwrap();
@@ -45,7 +45,7 @@ impl Namespace {
         None
     }
 
-    /// A program inside.
+    /// Returns a command for a program in the namespace.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.holder.id().to_string(), "--net"]);
@@ -56,7 +56,7 @@ impl Namespace {
         command
     }
 
-    /// Runs what must succeed inside; its output.
+    /// Runs a command in the namespace that must succeed. Returns its output.
     pub(crate) fn ok(&self, line: &str) -> String {
         let mut words = line.split(' ');
         let mut command = self.command(words.next().unwrap());

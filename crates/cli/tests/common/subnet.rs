@@ -1,4 +1,4 @@
-//! What a subnet manager would do.
+//! Actions of a subnet manager.
 
 use rdmux_fabric::client::{ConnectOptions, MadFile};
 use rdmux_fabric::proto::{NodeRef, PortRef};
@@ -13,12 +13,12 @@ use rdmux_wire::{Guid, Lid, Qpn};
 
 use super::Net;
 
-/// The n-th node's GUID: a shape counts them in steps of 256. The first one is the switch.
+/// Returns the n-th node's GUID: a shape assigns them in steps of 256. The first node is the switch.
 pub(crate) fn guid(n: u64) -> Guid {
     Guid(FIRST_GUID.0 + (n << 8))
 }
 
-/// Gives an adapter's port a LID, as a manager at that port does.
+/// Assigns a LID to an adapter's port, as a manager at that port does.
 pub(crate) fn set_lid(net: &Net, adapter: Guid, lid: u16) {
     change_port(net, adapter, |info| (info.lid, info.sm_lid) = (Lid(lid), Lid(lid)));
 }
@@ -32,7 +32,7 @@ pub(crate) fn open_mads(net: &Net, adapter: Guid) -> MadFile {
     MadFile::open(&options, &FabricName::default(), &port).unwrap()
 }
 
-/// Changes what an adapter's port is set to, as a manager does.
+/// Changes the PortInfo of an adapter's port, as a manager does.
 pub(crate) fn change_port(net: &Net, adapter: Guid, change: impl FnOnce(&mut PortInfo)) {
     let file = open_mads(net, adapter);
     let agent = Registration { class: 0x81, class_version: 1, ..Registration::default() };

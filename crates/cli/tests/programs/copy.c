@@ -1,5 +1,5 @@
-/* Without arguments: prints where a secret is, and waits until standard input ends. With a process and
-   an address: prints the secret that it copies from there. */
+/* Without arguments: prints the address of a secret, and waits until standard input ends. With a process and
+   an address: copies the secret from there and prints it. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Prints the devices that libibverbs lists, and the file that it was loaded from. */
+/* Prints the devices that libibverbs lists, and the file from which it was loaded. */
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Runs a program that may not make or join namespaces, as container runtimes have it. */
+/* Runs a program that is not allowed to create or join namespaces, as container runtimes do. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>

@@ -1,4 +1,4 @@
-/* Looks at the paths that are its arguments, as UCX and shells do, and prints what is there. */
+/* Inspects the paths given as arguments, as UCX and shells do, and prints what it finds. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* The library is of the version that this was compiled with. */
+/* Checks that the library has the version that this was compiled with. */
 #define _GNU_SOURCE /* dlvsym */
 #include <rdmux/rdmux.h>
 #include <dlfcn.h>
@@ -6,7 +6,7 @@
 
 int main(void)
 {
-	/* Not linked: so that this is compiled without the library. */
+	/* Not linked, so that this can be compiled without the library. */
 	void *library = dlopen("libibverbs.so.1", RTLD_NOW);
 	unsigned int (*version)(void) =
 		(unsigned int (*)(void))(library ? dlvsym(library, "rdmux_version", "RDMUX_0.1") : 0);

@@ -1,4 +1,4 @@
-//! The frames of one direction.
+//! The FPDUs of one direction.
 
 use std::mem;
 
@@ -9,36 +9,37 @@ use rdmux_wire::iwarp::markers;
 use super::super::tcp::reassembly::Piece;
 use super::unit::{Check, FrameUnit, Unit};
 
-/// Bytes that were not captured. They take no memory: a length field may say anything.
+/// Bytes that were not captured. They use no memory, because a length field may contain anything.
 #[derive(Debug)]
 struct Gap {
-    /// How many captured bytes of the frame are before it.
+    /// The number of captured bytes of the frame before it.
     at: usize,
     len: usize,
 }
 
-/// A direction behind its start-up frame.
+/// A direction after its start-up frame.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    /// What was captured of a frame that is not complete.
+    /// The captured bytes of an incomplete FPDU.
     buffer: Vec<u8>,
-    /// What of it was not captured.
+    /// The gaps in it.
     gaps: Vec<Gap>,
-    /// How many bytes those are.
+    /// The total length of the gaps.
     missing: usize,
-    /// Where it begins, behind the start-up frame.
+    /// Its position in the stream, after the start-up frame.
     position: u64,
     framing: Framing,
-    /// Whether it is known that there are CRCs, or that there are none.
+    /// Whether the use of CRCs is known.
     known: bool,
-    /// Whether they are the initiator's.
+    /// Whether this is the initiator's direction.
     initiator: bool,
-    /// Whether the initiator's first frame makes the peer ready to send.
+    /// Whether the initiator's first FPDU makes the peer ready to send.
     peer_to_peer: bool,
 }
 
 impl Frames {
-    /// What the start-up frames say; once before, and once with both. `known`: whether there are CRCs is known.
+    /// Sets what the start-up frames have agreed on: once after the first of them, and again after both. `known`:
+    /// whether the use of CRCs is known.
     pub(super) fn agreed(
         &mut self,
         framing: Framing,
@@ -50,8 +51,7 @@ impl Frames {
         (self.initiator, self.peer_to_peer) = (initiator, peer_to_peer);
     }
 
-    /// Takes the next part, and adds the frames that are complete with it. Returns whether it is known
-    /// where the next one begins.
+    /// Takes the next part, and appends completed FPDUs. Returns whether the start of the next one is known.
     pub(super) fn take(&mut self, piece: &Piece, units: &mut Vec<Unit>) -> bool {
         match piece {
             Piece::Bytes(bytes) => self.buffer.extend_from_slice(bytes),
@@ -59,7 +59,8 @@ impl Frames {
                 let need = self.framing.need(self.position, &self.buffer);
                 let len = usize::try_from(*missing).unwrap_or(usize::MAX);
                 let end = (self.buffer.len() + self.missing).saturating_add(len);
-                // Behind the frame's end, or in its length, it takes the next frame's place with it.
+                // A gap that reaches beyond the frame, or that covers its length, also hides the start of the next
+                // frame.
                 if end > need || need < fpdu::frame_len(0) {
                     units.push(Unit::Lost);
                     return false;
@@ -79,7 +80,7 @@ impl Frames {
             let need = self.framing.need(self.position, rest);
             let in_frame = |len: &usize| self.gaps.last().is_none_or(|gap| gap.at <= *len);
             let Some(len) = need.checked_sub(self.missing).filter(in_frame) else {
-                // The frame became shorter, as the peer's start-up frame came only now.
+                // The frame became shorter, because the peer's start-up frame arrived only now.
                 units.push(Unit::Lost);
                 return false;
             };
@@ -102,13 +103,13 @@ impl Frames {
         }
     }
 
-    /// How much memory a frame takes that is not complete, in bytes.
+    /// Returns the memory of an incomplete FPDU, in bytes.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.buffer.capacity() + self.gaps.capacity() * size_of::<Gap>()
     }
 
-    /// A frame of so many bytes, of which these were captured.
+    /// Parses an FPDU of this many bytes, of which these were captured.
     fn frame(&self, captured: &[u8], len: usize) -> Unit {
         let mut filled = Vec::new();
         let frame = if self.gaps.is_empty() {
@@ -138,7 +139,7 @@ impl Frames {
             Err(_) if first_gap.is_some() => return Unit::Cut(len),
             Err(error) => return Unit::Broken(error),
         };
-        // What was captured of the ULPDU; a marker may be among its headers.
+        // The captured part of the ULPDU; a marker may be among its headers.
         let before = fpdu::LENGTH_LEN + if self.framing.markers { markers::LEN } else { 0 };
         let captured = first_gap.map_or(len, |at| at.saturating_sub(before));
         let starting = self.initiator && self.position == 0;

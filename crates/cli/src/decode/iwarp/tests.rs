@@ -17,7 +17,7 @@ use super::*;
 
 // ---- siw's captures
 
-/// Frames of each capture, how many of them are iWARP, and its FPDUs.
+/// The frames of each capture, how many of them are iWARP, and the number of its FPDUs.
 const CAPTURES: [(&str, u64, u64, u64); 17] = [
     ("siw_cm_reject", 2, 0, 0),
     ("siw_loss_write", 405, 277, 272),
@@ -82,7 +82,7 @@ fn lines() {
     }
 }
 
-/// siw's Terminates may read as MPA's, which only the first frame from the initiator may tell.
+/// siw's Terminates can be parsed as MPA's, which only the initiator's first FPDU may carry.
 #[test]
 fn a_terminate_of_siw_is_read_by_when_it_comes() {
     let untagged = Untagged { last: true, invalidate: Stag(0), qn: 2, msn: 1, mo: 0 };
@@ -111,10 +111,10 @@ fn a_terminate_of_siw_is_read_by_when_it_comes() {
 const INITIATOR: usize = 0;
 const RESPONDER: usize = 1;
 const PORTS: [u16; 2] = [40000, 7174];
-/// The first number of each direction: one of them wraps soon.
+/// The first sequence number of each direction: one of them wraps soon.
 const FIRST: [u32; 2] = [u32::MAX - 100, 7];
 
-/// What an end sends at a time.
+/// The packet that an end sends.
 #[derive(Clone)]
 struct Packet {
     from: usize,
@@ -124,7 +124,7 @@ struct Packet {
     payload: Vec<u8>,
 }
 
-/// Both directions of a connection, in pieces.
+/// Both directions of a connection, as packets.
 #[derive(Clone)]
 struct Conversation {
     ipv6: bool,
@@ -133,7 +133,7 @@ struct Conversation {
 }
 
 impl Conversation {
-    /// With the three segments that open it.
+    /// Returns a conversation with the three segments that open it.
     fn open(ipv6: bool) -> Self {
         let mut conversation = Self { ipv6, sent: [0; 2], packets: Vec::new() };
         for (from, flags) in [(INITIATOR, 0x02), (RESPONDER, 0x12), (INITIATOR, 0x10)] {
@@ -233,7 +233,7 @@ fn decode_frames(frames: &[Vec<u8>]) -> Summary {
     summary
 }
 
-/// Frames of all kinds, as they go into a stream.
+/// Returns a stream of FPDUs of all kinds.
 fn stream(framing: Framing, lens: &[usize]) -> (Vec<u8>, u64) {
     let untagged = |opcode: Opcode| {
         let qn = opcode.queue().unwrap();
@@ -261,7 +261,7 @@ fn stream(framing: Framing, lens: &[usize]) -> (Vec<u8>, u64) {
     (bytes, ulpdus.len() as u64)
 }
 
-/// A conversation in which the initiator sends [`stream`] in pieces.
+/// Returns a conversation in which the initiator sends [`stream`] in segments.
 fn conversation(flags: [u8; 2], ipv6: bool, lens: &[usize], segment: usize) -> (Conversation, u64) {
     let mut conversation = Conversation::open(ipv6);
     conversation.startups(flags[0], flags[1]);
@@ -276,7 +276,7 @@ fn conversation(flags: [u8; 2], ipv6: bool, lens: &[usize], segment: usize) -> (
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// However segments are cut, joined, repeated and reordered: all is decoded, and right.
+    /// However segments are cut, joined, repeated and reordered, everything is decoded correctly.
     #[test]
     fn segments_do_not_matter(
         flags in prop::sample::select(vec![[0, 0], [0x40, 0], [0, 0x40], [0, 0xc0], [0x80, 0x80]]),
@@ -305,7 +305,7 @@ proptest! {
         prop_assert_eq!(summary.left_over, 0);
     }
 
-    /// A flipped bit behind the first length is seen.
+    /// A flipped bit after the first length is detected.
     #[test]
     fn a_wrong_crc(bit in 2_usize * 8..40 * 8) {
         let (mut conversation, _) = conversation([0x40, 0], false, &[100], 60_000);
@@ -337,7 +337,7 @@ proptest! {
     }
 }
 
-/// A segment was not captured: what is behind is not decoded, and that is no failure.
+/// A segment was not captured: what follows it is not decoded, and that is no failure.
 #[test]
 fn packets_that_were_not_captured() {
     let (mut conversation, fpdus) = conversation([0, 0], false, &[1000; 20], 1020);
@@ -348,7 +348,7 @@ fn packets_that_were_not_captured() {
     assert!(summary.all_right());
     assert!(summary.crc_none < fpdus);
     assert!(summary.left_over > 15_000, "{summary}");
-    // The peer acknowledges it, so it was sent, and will not come again.
+    // The peer acknowledges it, so it was sent, and will not be retransmitted.
     conversation.packets.extend(end);
     let summary = conversation.decode();
     assert!(summary.all_right());
@@ -356,14 +356,14 @@ fn packets_that_were_not_captured() {
     assert_eq!(summary.iwarp - summary.iwarp_right, 1, "{summary}");
 }
 
-/// What is missing within a frame leaves that frame unchecked, and the next ones right.
+/// Bytes that are missing within a frame leave that frame unchecked, and the next ones correct.
 #[test]
 fn frames_that_were_cut() {
     let (conversation, fpdus) = conversation([0x40, 0], false, &[1000; 5], 60_000);
     let bytes = &conversation.packets[5].payload;
     let framing = Framing { crc: true, markers: false };
     for private_data in [&b"hello"[..], &[7; 100]] {
-        // One frame of the stream a segment.
+        // One FPDU of the stream per segment.
         let mut by_frame = Conversation::open(false);
         by_frame.startups_with(0x40, 0, private_data);
         let mut rest = &bytes[..];
@@ -381,7 +381,7 @@ fn frames_that_were_cut() {
     }
 }
 
-/// A frame whose length alone was captured takes the memory of that, whatever it says.
+/// A frame of which only the length was captured uses memory for that only, whatever the length says.
 #[test]
 fn what_was_not_captured_takes_no_memory() {
     let framing = Framing { crc: false, markers: false };
@@ -402,7 +402,7 @@ fn what_was_not_captured_takes_no_memory() {
     assert!(unit.to_string().contains("WRITE") && unit.to_string().contains("60000"), "{unit}");
 }
 
-/// The reply that asks for markers may be captured behind the frames that have them.
+/// The reply that requests markers may be captured after the frames that have them.
 #[test]
 fn what_was_agreed_on_too_late_is_survived() {
     for markers in [false, true] {
@@ -420,11 +420,11 @@ fn what_was_agreed_on_too_late_is_survived() {
     }
 }
 
-/// What is missing may be more than the rest of the start-up frame, or all that counts of it.
+/// More may be missing than the rest of the start-up frame, or all of its relevant contents.
 #[test]
 fn start_up_frames_that_were_cut_early_are_still_of_iwarp() {
     let (conversation, _) = conversation([0x40, 0], false, &[100], 60_000);
-    // The request and the frames in one segment.
+    // The request and the FPDUs in one segment.
     let mut joined = conversation.clone();
     let frames = joined.packets.remove(5);
     joined.packets[3].payload.extend(&frames.payload);
@@ -439,7 +439,7 @@ fn start_up_frames_that_were_cut_early_are_still_of_iwarp() {
     assert_eq!(decode_cut(&conversation, 40 + 15).iwarp, 0);
 }
 
-/// Decodes a capture whose frames were cut to so many bytes.
+/// Decodes a capture whose frames were truncated to this many bytes.
 fn decode_cut(conversation: &Conversation, snap: usize) -> Summary {
     let mut file = pcap(false, &[]);
     for frame in conversation.frames() {
@@ -463,7 +463,7 @@ fn streams_without_their_start() {
     assert!(summary.to_string().contains("look like iWARP"), "{summary}");
 }
 
-/// Without the reply it is not known whether there are CRCs.
+/// Without the reply the use of CRCs is unknown.
 #[test]
 fn one_direction_alone() {
     let (mut conversation, fpdus) = conversation([0, 0x40], false, &[100; 4], 60_000);
@@ -507,7 +507,7 @@ fn refused_and_wrong() {
     let summary = refused.decode();
     assert!(summary.all_right());
     assert_eq!(summary.packets.len(), 2);
-    // A frame of DDP version 0, and an answer that is none.
+    // A frame of DDP version 0, and an invalid answer.
     let mut wrong = Conversation::open(false);
     wrong.startups(0, 0);
     wrong.send(

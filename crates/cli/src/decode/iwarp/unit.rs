@@ -1,4 +1,4 @@
-//! Start-up frames and frames, as they are printed and counted.
+//! Start-up frames and FPDUs, as they are printed and counted.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use rdmux_wire::iwarp::rdmap::{AtomicRequest, AtomicResponse, Immediate, Opcode,
 use rdmux_wire::iwarp::terminate::Terminate;
 use serde::Serialize;
 
-/// What stands by itself in a stream.
+/// A separate element of a stream.
 #[derive(Debug)]
 pub(in super::super) enum Unit {
     /// A start-up frame.
@@ -19,30 +19,30 @@ pub(in super::super) enum Unit {
         text: String,
     },
     Frame(Box<FrameUnit>),
-    /// A frame of so many bytes, of which too few were captured to say more.
+    /// A frame of this many bytes, of which too few were captured to parse it.
     Cut(usize),
-    /// What makes no sense, after which the stream is not followed.
+    /// Invalid bytes, after which the stream is not followed any more.
     Broken(WireError),
-    /// The stream is not followed any more, since bytes were not captured.
+    /// The stream is not followed any more, because bytes were not captured.
     Lost,
 }
 
-/// A frame.
+/// An FPDU.
 #[derive(Debug)]
 pub(in super::super) struct FrameUnit {
     pub(super) header: Result<Header, WireError>,
     /// The payload's length, in bytes.
     payload: usize,
-    /// What the payload says, if it is RDMAP's.
+    /// The description of the payload, if it is RDMAP's.
     says: String,
     pub(in super::super) check: Check,
-    /// How many markers are in it.
+    /// The number of markers in it.
     markers: usize,
     /// Whether it is the ready-to-receive frame.
     rtr: bool,
 }
 
-/// What became of the check of the CRC.
+/// The result of the CRC check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Check {
     Right,
@@ -50,17 +50,18 @@ pub(in super::super) enum Check {
         found: u32,
         right: u32,
     },
-    /// There is none by agreement.
+    /// There is no CRC, by agreement.
     None,
-    /// Not all of the frame was captured, or not what was agreed on.
+    /// Parts of the frame were not captured, or the agreement was not.
     Unchecked,
 }
 
 impl FrameUnit {
-    /// As much of an ULPDU as may say something.
+    /// The length of the part of an ULPDU that may be parsed.
     const HEAD: usize = Header::MAX_LEN + AtomicRequest::LEN;
 
-    /// `captured`: how much of the ULPDU is there. `starting`: whether it may say what is wrong with MPA's reply.
+    /// Parses an FPDU. `captured`: the captured part of the ULPDU. `starting`: whether it may report an error of
+    /// MPA's reply.
     pub(super) fn parse(
         fpdu: &Fpdu<'_>,
         captured: usize,
@@ -85,7 +86,7 @@ impl FrameUnit {
     }
 }
 
-/// What RDMAP's own payloads say; programs' payloads say nothing here.
+/// Describes RDMAP's own payloads; programs' payloads are not described.
 fn says(opcode: Opcode, payload: &[u8], starting: bool) -> Result<String, WireError> {
     Ok(match opcode {
         Opcode::ReadRequest => ReadRequest::parse(payload)?.to_string(),
@@ -99,7 +100,7 @@ fn says(opcode: Opcode, payload: &[u8], starting: bool) -> Result<String, WireEr
 }
 
 impl Unit {
-    /// What it is, for counting.
+    /// Returns its kind, for counting.
     pub(in super::super) fn kind(&self) -> Option<String> {
         match self {
             Self::Startup { kind, .. } => Some(format!("MPA {kind}")),
@@ -148,10 +149,10 @@ impl fmt::Display for FrameUnit {
     }
 }
 
-/// A unit as a JSON object. What it does not have is left out.
+/// A unit as a JSON object. Absent fields are omitted.
 #[derive(Serialize)]
 pub(in super::super) struct JsonUnit {
-    /// What it is: a start-up frame, an opcode, or what is wrong.
+    /// Its kind: a start-up frame, an opcode, or an error.
     what: String,
     text: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,75 +1,75 @@
-//! One direction of a TCP connection, put together from segments in any order, some twice, some missing.
+//! Reassembly of one direction of a TCP connection from out-of-order, duplicate and missing segments.
 
 use std::collections::BTreeMap;
 
-/// When this much memory waits for what is missing, in bytes, it is waited for no longer.
+/// The memory of out-of-order segments, in bytes, beyond which the missing ones are given up.
 const MAX_HELD: usize = 16 << 20;
-/// What a segment that waits takes of it, besides its bytes.
+/// The memory of an out-of-order segment besides its bytes.
 const HELD_COST: usize = 128;
-/// When the receiver has acknowledged what is missing, and so many segments have come since, it was not
-/// captured, and is not waited for. Until then the capture may have it a little later.
+/// After the receiver has acknowledged missing segments, and this many later ones are buffered, the missing ones
+/// were not captured and are given up. Until then the capture may contain them a little later.
 const MAX_LATE: usize = 4;
 
 /// A part of the stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(in super::super) enum Piece {
     Bytes(Vec<u8>),
-    /// As many bytes were not captured.
+    /// This many bytes were not captured.
     Missing(u64),
 }
 
-/// How a segment came.
+/// The order in which a segment arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Arrival {
-    /// In its turn.
+    /// In order.
     New,
-    /// Again.
+    /// A duplicate.
     Old,
-    /// While others are missing before it.
+    /// Out of order: preceding segments are missing.
     Early,
 }
 
-/// The stream so far.
+/// The state of the stream.
 #[derive(Debug, Default)]
 pub(super) struct Reassembly {
     /// The sequence number of the first byte.
     first: Option<u32>,
-    /// How many bytes were given out.
+    /// The number of bytes returned.
     position: u64,
-    /// What came early, by position: bytes, and how many behind them were not captured.
+    /// The out-of-order segments, by position: bytes, and how many further ones were not captured.
     held: BTreeMap<u64, (Vec<u8>, usize)>,
     held_bytes: usize,
-    /// The position up to which the receiver has it.
+    /// The position up to which the receiver has acknowledged.
     acknowledged: i64,
 }
 
 impl Reassembly {
-    /// A stream whose first byte has this number.
+    /// Returns a stream whose first byte has this sequence number.
     pub(super) fn starting_at(first: u32) -> Self {
         Self { first: Some(first), ..Self::default() }
     }
 
-    /// The sequence number of the first byte, if it is known.
+    /// Returns the sequence number of the first byte, if it is known.
     pub(super) fn first(&self) -> Option<u32> {
         self.first
     }
 
-    /// How many bytes wait for what is missing.
+    /// Returns the number of buffered bytes.
     pub(super) fn held(&self) -> u64 {
         self.held_bytes as u64
     }
 
-    /// Nothing that comes is wanted any more.
+    /// Stops reassembly and drops everything but the first sequence number.
     pub(super) fn give_up(&mut self) {
         *self = Self { first: self.first, ..Self::default() };
     }
 
-    /// What waits is not waited for any more.
+    /// Drops the buffered segments.
     pub(super) fn discard(&mut self) {
         (self.held, self.held_bytes) = (BTreeMap::new(), 0);
     }
 
-    /// Takes a segment: `bytes`, and `missing` more that were not captured.
+    /// Takes a segment: `bytes`, and `missing` further ones that were not captured.
     pub(super) fn take(
         &mut self,
         seq: u32,
@@ -82,12 +82,12 @@ impl Reassembly {
         arrival
     }
 
-    /// The receiver has all up to this number.
+    /// Records that the receiver has everything up to this sequence number.
     pub(super) fn acknowledge(&mut self, ack: u32) {
         self.acknowledged = self.acknowledged.max(self.position_of(ack));
     }
 
-    /// The sender sends nothing new any more.
+    /// Records that the sender sends nothing new any more.
     pub(super) fn close(&mut self, out: &mut Vec<Piece>) {
         self.wait_no_longer(0, out);
     }
@@ -122,7 +122,7 @@ impl Reassembly {
         Arrival::New
     }
 
-    /// The position of a number near those given out.
+    /// Returns the position of a sequence number near the current one.
     fn position_of(&self, seq: u32) -> i64 {
         let low = u32::try_from(self.position & 0xffff_ffff).unwrap_or_default();
         let next = self.first.unwrap_or(seq).wrapping_add(low);
@@ -140,7 +140,7 @@ impl Reassembly {
         self.held_bytes += bytes.len();
     }
 
-    /// Gives out what was held and is due.
+    /// Returns buffered segments that are in order now.
     fn release(&mut self, out: &mut Vec<Piece>) {
         while let Some(entry) = self.held.first_entry() {
             if *entry.key() > self.position {
@@ -152,7 +152,7 @@ impl Reassembly {
         }
     }
 
-    /// Gives out what is new of a segment that does not begin later than the next byte.
+    /// Returns the new part of a segment that does not begin after the next byte.
     fn give(&mut self, at: i64, bytes: &[u8], missing: usize, out: &mut Vec<Piece>) {
         let known = usize::try_from(self.position.cast_signed() - at).unwrap_or_default();
         let new = bytes.get(known..).unwrap_or_default();
@@ -171,7 +171,7 @@ impl Reassembly {
 mod tests {
     use super::*;
 
-    /// All bytes, with `?` for what is missing.
+    /// Returns all bytes, with `?` for missing ones.
     fn text(pieces: &[Piece]) -> String {
         let text = |piece: &Piece| match piece {
             Piece::Bytes(bytes) => String::from_utf8(bytes.clone()).unwrap(),
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(text(&out), "abcde");
     }
 
-    /// What the receiver has was sent; what it has not may come yet.
+    /// What the receiver has acknowledged was sent; anything else may still arrive.
     #[test]
     fn what_was_not_captured() {
         let mut out = Vec::new();

@@ -3,10 +3,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::*;
 
 const SERVER: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 80);
-/// The bytes that an MPA request begins with.
+/// The first bytes of an MPA request.
 const MPA: &[u8] = b"MPA ID Req Frame";
 
-/// A client, by its number.
+/// Returns the address of client `n`.
 fn client(n: u32) -> (IpAddr, u16) {
     let [_, a, b, c] = n.to_be_bytes();
     (Ipv4Addr::new(10, 1, a, b).into(), 40_000 + u16::from(c))
@@ -103,7 +103,7 @@ fn connections_of_iwarp_that_end_hold_nothing() {
         assert!(follow(&mut streams, there, ACK, 1, MPA), "a segment that comes again is known");
         assert!(follow(&mut streams, there, ACK, 2000, &[0; 500]));
         assert_eq!((held(&streams), streams.left_over()), (0, 1000));
-        // Another connection of the same addresses, whose first SYN was not captured.
+        // Another connection with the same addresses, whose first SYN was not captured.
         follow(&mut streams, back, SYN | ACK, 5000, b"");
         assert!(!follow(&mut streams, back, ACK, 5001, b"HTTP/1.1 200 OK"));
     }

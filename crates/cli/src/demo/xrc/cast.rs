@@ -1,4 +1,4 @@
-//! Who plays in the rows on XRC: three receivers, a sender, and the file that their domain is of.
+//! The processes of the rows on XRC: three receivers and a sender, and the file of their domain.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -17,35 +17,35 @@ use crate::demo::side::{TIMEOUT, pattern};
 use crate::demo::stage::Stage;
 use rdmux_command::child::Child;
 
-/// Everybody, and what is known of them.
+/// All processes, and their state.
 pub(in crate::demo) struct Cast {
     pub(super) receivers: [Receiver; 3],
     pub(super) file: DomainFile,
-    /// The number of the target, once there is one.
+    /// The number of the target, once it exists.
     pub(super) target: Option<u32>,
     sender: Option<Sender>,
-    /// Where the receivers are.
+    /// The GID of the receivers' host.
     there: Gid,
-    /// Steps that were played.
+    /// The number of steps performed.
     pub(super) played: usize,
 }
 
-/// A process that receives.
+/// A receiving process.
 pub(super) struct Receiver {
     child: Child,
     pub(super) pid: i32,
-    /// The number of its queue.
+    /// The number of its shared receive queue.
     pub(super) srqn: u32,
 }
 
-/// The one queue pair that sends, in this process.
+/// The only sending queue pair, in this process.
 pub(super) struct Sender {
     pub(super) qp: Qp,
     cq: Cq,
     memory: Mr,
 }
 
-/// A file that nobody else has. Removed when dropped.
+/// A file that no other process uses. Removed when dropped.
 pub(super) struct DomainFile {
     pub(super) path: PathBuf,
     /// Device and inode.
@@ -53,7 +53,7 @@ pub(super) struct DomainFile {
 }
 
 impl Cast {
-    /// Starts three processes where the other side is.
+    /// Starts three processes on the other side's host.
     pub(super) fn start(s: &Stage) -> Result<Self> {
         let receivers =
             [Receiver::start(s, "R1")?, Receiver::start(s, "R2")?, Receiver::start(s, "R3")?];
@@ -61,7 +61,7 @@ impl Cast {
         Ok(Self { receivers, file, target: None, sender: None, there, played: 0 })
     }
 
-    /// Makes the one queue pair.
+    /// Creates the sending queue pair.
     pub(super) fn make_sender(&mut self, context: &Context) -> Result<()> {
         let (pd, cq) = (context.pd(), context.cq(2 * DEPTH)?);
         let qp = pd.qp(QpType::XrcSend).cq(&cq).max_send_wr(DEPTH).signal_all().build()?;
@@ -81,7 +81,7 @@ impl Cast {
         Ok(self.sender()?.qp.connect(target, 0, Access::empty())?)
     }
 
-    /// Sends a message, from the `slot`-th place of the memory, to a receiver.
+    /// Sends a message, from place `slot` of the memory, to a receiver.
     pub(super) fn post(&self, to: usize, slot: usize, data: Data) -> Result<()> {
         let (sender, at) = (self.sender()?, slot * MESSAGE);
         sender.memory.write(at, &pattern(data));
@@ -96,24 +96,24 @@ impl Cast {
         Ok(())
     }
 
-    /// Waits until one has ended, however it did.
+    /// Waits until a send has completed with any status.
     pub(super) fn ended(&self) -> Result<WcStatus> {
         let mut one = [EMPTY];
         ensure!(self.sender()?.cq.wait(&mut one, Some(TIMEOUT))? == 1, "it did not complete");
         Ok(one[0].status)
     }
 
-    /// The host's words on the domain.
+    /// Returns the host's status of the domain.
     pub(super) fn domain<'s>(&self, status: &'s Status) -> Option<&'s DomainStatus> {
         status.xrc_domains.iter().find(|d| d.file == Some(self.file.key))
     }
 
-    /// The host's words on the target.
+    /// Returns the host's status of the target.
     pub(super) fn target<'s>(&self, status: &'s Status) -> Option<&'s TargetStatus> {
         status.xrc_targets.iter().find(|t| Some(t.qpn) == self.target)
     }
 
-    /// Whether these receivers, and nobody else, are registered for the target.
+    /// Returns whether exactly these receivers are registered for the target.
     pub(super) fn is_held_by(&self, status: &Status, who: &[usize]) -> bool {
         let Some(target) = self.target(status) else { return false };
         let registered = |pid| target.holders.iter().any(|h| h.pid == pid && h.registered);
@@ -122,13 +122,13 @@ impl Cast {
 }
 
 impl Stage {
-    /// Who plays in the rows on XRC.
+    /// Returns the processes of the rows on XRC.
     pub(super) fn cast(&mut self) -> Result<&mut Cast> {
         self.xrc.as_mut().context("nobody plays yet")
     }
 
-    /// Waits until the host's status is as it should be: of a death it hears a moment later. `otherwise` is what
-    /// is wrong if it does not become so.
+    /// Waits until the host's status is as expected: it learns of a process's death a moment later. `otherwise`
+    /// describes the error if it does not become so.
     pub(super) fn until(
         &self,
         otherwise: &str,
@@ -147,7 +147,7 @@ impl Stage {
         }
     }
 
-    /// Waits until these receivers, and nobody else, are registered for the target.
+    /// Waits until exactly these receivers are registered for the target.
     pub(super) fn held_by(&self, who: &[usize]) -> Result<()> {
         self.until("others are registered", |cast, status| cast.is_held_by(status, who))
     }
@@ -164,7 +164,7 @@ impl Receiver {
         self.child.tell(ask)
     }
 
-    /// Waits until what it was told is done.
+    /// Waits until its request is done.
     pub(super) fn done(&mut self) -> Result<()> {
         match self.child.hear()? {
             Answer::Done => Ok(()),
@@ -172,13 +172,13 @@ impl Receiver {
         }
     }
 
-    /// Asks for what is simply done.
+    /// Sends a request that is answered by `Done`.
     pub(super) fn ask(&mut self, ask: &Ask) -> Result<()> {
         self.tell(ask)?;
         self.done()
     }
 
-    /// Asks for something that has a number.
+    /// Sends a request that is answered by a number.
     pub(super) fn number(&mut self, ask: &Ask) -> Result<u32> {
         match self.child.ask(ask)? {
             Answer::Number(number) => Ok(number),

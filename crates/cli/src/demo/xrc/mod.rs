@@ -1,5 +1,5 @@
-//! The rows on XRC: the nine steps in which the proposal of 2007 says that its receive queue pairs, here
-//! called targets, are used. Three processes receive, this one sends; one of the three is killed.
+//! The rows on XRC: the nine steps in which the proposal of 2007 describes the use of its receive queue pairs, called
+//! targets here. Three processes receive, this one sends; one of the three is killed.
 
 mod cast;
 mod receiver;
@@ -15,10 +15,10 @@ use self::receiver::{Ask, DEPTH};
 use super::rows::{Row, row};
 use super::stage::{Done, Link, Stage};
 
-/// Bytes of a message; each takes many packets over UDP.
+/// The bytes of a message; each takes many packets over UDP.
 const MESSAGE: usize = 32 << 10;
 
-/// The rows: each plays the steps up to its own that were not played yet.
+/// The rows: each performs the steps up to its own that were not performed yet.
 pub(super) const ROWS: &[Row] = &[
     row("XRC 1: three processes open a domain", |s| play(s, 0)).staying(),
     row("XRC 2: each makes a shared receive queue", |s| play(s, 1)).staying(),
@@ -33,11 +33,11 @@ pub(super) const ROWS: &[Row] = &[
     row("XRC: nothing is left at the host", |s| play(s, 10)).staying(),
 ];
 
-/// What the rows do.
+/// The steps.
 const STEPS: [fn(&mut Stage) -> Result<Done>; 11] =
     [open, queues, sender, alloc, register, connect, send, kill, unregister, destroy, leave];
 
-/// Plays up to a step.
+/// Performs the steps up to `last`.
 fn play(s: &mut Stage, last: usize) -> Result<Done> {
     let mut done = Done { bytes: 0, time: Duration::ZERO };
     let next = s.xrc.as_ref().map_or(0, |cast| cast.played).min(last);
@@ -131,7 +131,7 @@ fn connect(s: &mut Stage) -> Result<Done> {
     done
 }
 
-/// One message to a receiver, which compares it; from the post to the completion.
+/// Sends one message to a receiver, which compares it. Returns the time from the post to the completion.
 fn deliver(s: &mut Stage, to: usize) -> Result<Duration> {
     let data = s.data(MESSAGE);
     let cast = s.cast()?;
@@ -156,7 +156,7 @@ fn send(s: &mut Stage) -> Result<Done> {
 fn kill(s: &mut Stage) -> Result<Done> {
     let all: Vec<_> = (0..DEPTH).map(|_| s.data(MESSAGE)).collect();
     let cast = s.cast()?;
-    // R1 waits for a message, too, when its end comes.
+    // R1 is also waiting for a message when it is killed.
     cast.receivers[0].ask(&Ask::Post(1))?;
     cast.receivers[1].ask(&Ask::Post(DEPTH))?;
     cast.receivers[1].tell(&Ask::Receive(all.clone()))?;

@@ -1,4 +1,4 @@
-//! A receiver: a process of its own, which does what it is asked.
+//! A receiver: a separate process, which serves requests.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -12,54 +12,54 @@ use crate::demo::protocol::Data;
 use crate::demo::side::{TIMEOUT, compare, pattern};
 use rdmux_command::child;
 
-/// Receives that a queue holds.
+/// The capacity of a receive queue.
 pub(super) const DEPTH: u32 = 32;
 
-/// What a receiver is asked.
+/// A request to a receiver.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
     /// Open the domain of this file.
     Open(PathBuf),
-    /// Make a shared receive queue; answered by its number.
+    /// Create a shared receive queue; answered by its number.
     MakeQueue,
-    /// Make a target for the sender with this endpoint; answered by its number.
+    /// Create a target for the sender with this endpoint; answered by its number.
     Alloc(Vec<u8>),
     /// Register for the target with this number.
     Register(u32),
-    /// Take the registration back.
+    /// Unregister.
     Unregister(u32),
-    /// Post so many receives.
+    /// Post this many receives.
     Post(u32),
     /// Wait for these messages, in this order, and compare them.
     Receive(Vec<Data>),
 }
 
-/// What it answers.
+/// An answer of a receiver.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// It is done.
+    /// The request is done.
     Done,
-    /// The number of what was made.
+    /// The number of the created object.
     Number(u32),
 }
 
-/// What it has.
+/// The objects of a receiver.
 struct Receiver {
     context: Context,
     domain: Option<Xrcd>,
     queue: Option<Queue>,
 }
 
-/// A queue with room for as many messages as it holds receives.
+/// A queue, with memory for as many messages as it holds receives.
 struct Queue {
     srq: Srq,
     cq: Cq,
     memory: Mr,
-    /// Where the next receive goes to.
+    /// The place of the next receive.
     next: usize,
 }
 
-/// Does what it is asked until nobody asks any more.
+/// Serves requests until its input closes.
 pub(in crate::demo) fn run(context: Context) -> Result<()> {
     let mut receiver = Receiver { context, domain: None, queue: None };
     child::serve(|ask, _| receiver.answer(ask))
@@ -111,7 +111,7 @@ impl Queue {
         Ok(Self { srq, cq, memory, next: 0 })
     }
 
-    /// Receives are called by where they go.
+    /// The work request id of a receive is its place.
     fn post(&mut self, count: u32) -> Result<()> {
         for _ in 0..count {
             let at = self.next * MESSAGE;

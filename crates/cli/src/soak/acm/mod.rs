@@ -1,4 +1,4 @@
-//! `rdmux soak acm`: paths by ACM, cached and not, while hosts come and go.
+//! `rdmux soak acm`: resolves paths by ACM, cached and not, while hosts start and stop.
 
 mod pairs;
 mod scene;
@@ -30,27 +30,27 @@ pub(crate) struct AcmArgs {
 
 pub(super) use self::pairs::{PairsArgs, run as pairs};
 
-/// As many adapters as there are hosts at the same time, and one more.
+/// One more adapter than concurrent hosts.
 const SHAPE: &str = "switch:4";
-/// The multicast protocol, and short times: guests are gone that are asked for.
+/// The multicast protocol, and short timeouts, because guests that have stopped are requested.
 const OPTIONS: &str = "route_prot acm\ntimeout 50\nretries 1\nnegative_timeout_ms 0\n";
-/// The hosts that stay, and those that come and go.
+/// The hosts that stay, and those that start and stop.
 const HOSTS: [&str; 2] = ["soak-a", "soak-b"];
 const GUESTS: [&str; 2] = ["soak-c", "soak-d"];
-/// Resolves of a batch: one by multicast, then some by the socket, and the rest from shared memory.
+/// The number of resolves in a batch: one by multicast, then some over the socket, and the rest from shared memory.
 const BATCH: u64 = 128;
 const BY_SOCKET: u64 = 15;
-/// After so many batches clients hang up, and others close without hearing an answer.
+/// After this many batches clients reconnect, and others close without receiving an answer.
 const HANG_UP: u64 = 64;
-/// How long a service may take to answer.
+/// The timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// How long until a host that has come is found: its port comes up, groups are joined.
+/// The timeout until a started host is found: its port comes up, groups are joined.
 const COMING: Duration = Duration::from_secs(60);
 
-/// Whether nothing has grown.
+/// Runs the soak. Returns whether nothing has grown.
 pub(super) fn run(args: &AcmArgs) -> Result<bool> {
     let mut soak = Soak::new()?;
-    // Each guest by each end, so that what is made once has been made.
+    // Each guest with each kind of end, so that one-time allocations have been made.
     (0..4).try_for_each(|n| soak.guest(n))?;
     let warm_up = (args.resolves / 5).clamp(1, 50_000);
     let start = Instant::now();
@@ -66,7 +66,7 @@ pub(super) fn run(args: &AcmArgs) -> Result<bool> {
         soak.guests
     );
     let flat = gauge::compare(&first, &last)?;
-    // A service that was killed has left its sockets; the next one of its host removes them.
+    // A killed service has left its sockets; the next one on its host removes them.
     for host in GUESTS {
         let guest = soak.scene.come(host)?;
         soak.scene.go(guest, End::Told)?;
@@ -79,18 +79,18 @@ pub(super) fn run(args: &AcmArgs) -> Result<bool> {
 struct Soak {
     clients: Clients,
     done: u64,
-    /// How many of them were in no cache.
+    /// The number of resolves that were not cached.
     cold: u64,
     batches: u64,
     guests: u64,
     scene: Scene,
 }
 
-/// Clients of the first host's service.
+/// The clients of the first host's service.
 struct Clients {
-    /// It knows the service's files, and reads its cache.
+    /// Knows the service's files, and reads its cache.
     library: Client,
-    /// It knows the socket only.
+    /// Knows only the socket.
     socket: Client,
 }
 
@@ -114,14 +114,14 @@ impl Soak {
         Ok(this)
     }
 
-    /// So many resolves more, and guests as often as the arguments say.
+    /// Performs this many more resolves, with guests as often as the arguments say.
     fn play(&mut self, resolves: u64, args: &AcmArgs, start: Instant) -> Result<()> {
         let until = self.done + resolves;
         let step = (resolves / 10).max(1);
         let mut next = self.done + step;
         while self.done < until {
             self.batch(BATCH.min(until - self.done))?;
-            // The first four came before.
+            // The first four guests were part of the warm-up.
             while (self.guests - 4) * args.resolves < self.done * args.guests {
                 self.guest(self.guests)?;
             }
@@ -155,7 +155,7 @@ impl Soak {
         Ok(())
     }
 
-    /// A client that sends half a request, and one that does not wait for the answer.
+    /// Runs a client that sends half a request, and one that does not wait for the answer.
     fn close_early(&self) -> Result<()> {
         let query = Query::Resolve { source: None, dest: name("soak-nobody")?, cached_only: false };
         let request = Request { tid: 1, query }.to_bytes();
@@ -166,7 +166,7 @@ impl Soak {
         Ok(())
     }
 
-    /// A host that comes, is found, finds another one, and goes: its service by a signal, or killed.
+    /// Starts a host that is resolved and resolves another one, and stops it: its service by a signal, or killed.
     fn guest(&mut self, n: u64) -> Result<()> {
         let host = GUESTS[usize::from(n % 2 == 1)];
         let end = if n % 4 < 2 { End::Told } else { End::Killed };
@@ -177,7 +177,7 @@ impl Soak {
         self.cold += 2;
         self.guests += 1;
         self.scene.go(guest, end)?;
-        // What is not there any more is not found.
+        // A stopped host is not found.
         self.clients.library.flush(Some(name(host)?), TIMEOUT)?;
         match self.clients.library.resolve(Some(name(HOSTS[0])?), name(host)?, TIMEOUT) {
             Err(Error::Status(_, Status::TIMED_OUT)) => Ok(()),
@@ -186,7 +186,7 @@ impl Soak {
         }
     }
 
-    /// What everybody has, when nothing goes on and nothing is cached: as much as `wanted`, if that takes no longer than it may.
+    /// Reads all gauges while nothing is active and nothing is cached. Waits for the values of `wanted`, for a limited time.
     fn read(&mut self, wanted: Option<&[gauge::Reading]>) -> Result<Vec<gauge::Reading>> {
         for n in 0..HOSTS.len() {
             self.scene.service(n).client().flush(None, TIMEOUT)?;

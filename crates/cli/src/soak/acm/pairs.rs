@@ -1,5 +1,5 @@
-//! `rdmux soak acm-pairs`: many hosts of one fabric, each with an ACM service that is a process of its own, each of which wants the paths to
-//! all others at the same time; with nothing known, and then again.
+//! `rdmux soak acm-pairs`: many hosts of one fabric, each with an ACM service in a separate process, resolve all others at the same time,
+//! first with empty caches and then again.
 
 use std::collections::BTreeMap;
 use std::sync::Barrier;
@@ -27,16 +27,16 @@ pub(crate) struct PairsArgs {
     rounds: u32,
 }
 
-/// Paths of groups, and no announcements by which one host would know another that it has not asked for.
+/// Paths from groups, and no announcements that would tell a host the address of another that it has not requested.
 const OPTIONS: &str = "route_prot acm\nannounce no\n";
-/// How long it may take until all hosts are up, and then until all find all others.
+/// The timeout until all hosts are up, and until all resolve all others.
 const START: Duration = Duration::from_secs(300);
-/// What services count of what they send, and of questions to subnet administration.
+/// A service's counters of sent datagrams, and of queries to subnet administration.
 const REQUESTS: &str = "sent_requests";
 const ANSWERS: &str = "sent_answers";
 const QUESTIONS: [&str; 2] = ["joins", "route_queries"];
 
-/// A host as the fabric shows it.
+/// A host as shown by the fabric.
 struct Host<'a> {
     service: &'a Service,
     control: Client,
@@ -44,7 +44,7 @@ struct Host<'a> {
     lid: Lid,
 }
 
-/// What the services of all hosts have counted.
+/// The sums of the counters of all hosts' services.
 #[derive(Clone, Copy)]
 struct Sums {
     requests: u64,
@@ -52,7 +52,7 @@ struct Sums {
     questions: u64,
 }
 
-/// Whether all went well, and nothing was left.
+/// Runs the soak. Returns whether everything succeeded, and nothing was left behind.
 pub(in super::super) fn run(args: &PairsArgs) -> Result<bool> {
     let start = Instant::now();
     let mut scene = Scene::new(&format!("fattree:{}", args.hosts), OPTIONS)?;
@@ -68,7 +68,7 @@ pub(in super::super) fn run(args: &PairsArgs) -> Result<bool> {
 
 fn play(scene: &Scene, args: &PairsArgs, start: Instant) -> Result<()> {
     let up = start.elapsed();
-    // Until all have joined their groups, and switches have these.
+    // Waits until all have joined their groups, and switches know these.
     let hosts = loop {
         match hosts(scene).and_then(|hosts| all(&hosts).map(|_| hosts)) {
             Ok(hosts) => break hosts,
@@ -93,7 +93,7 @@ fn play(scene: &Scene, args: &PairsArgs, start: Instant) -> Result<()> {
     Ok(())
 }
 
-/// All resolve all others; prints what that took, and returns what it made them send.
+/// Resolves all hosts by all others. Prints the time, and returns what they sent for it.
 fn round(what: &str, hosts: &[Host<'_>]) -> Result<Sums> {
     let before = sums(hosts)?;
     let time = all(hosts)?;
@@ -120,8 +120,8 @@ fn hosts(scene: &Scene) -> Result<Vec<Host<'_>>> {
     scene.services().iter().map(|service| Host::of(service, &shown)).collect()
 }
 
-/// Each host has a client, which asks for all others and then waits for the answers. Returns the time from when all begin until the last has
-/// all, whose paths must lead where the fabric has them.
+/// Runs a client on each host, which requests all others and then waits for the answers. Returns the time from the common start until the
+/// last has all paths, which must lead where the fabric has the hosts.
 fn all(hosts: &[Host<'_>]) -> Result<Duration> {
     let barrier = Barrier::new(hosts.len() + 1);
     thread::scope(|scope| {
@@ -131,7 +131,7 @@ fn all(hosts: &[Host<'_>]) -> Result<Duration> {
                 let barrier = &barrier;
                 scope.spawn(move || {
                     let requests = Requests::new([Target::Tools(host.service.places())]);
-                    // All come here, also who fails.
+                    // All threads pass here, even those that failed.
                     barrier.wait();
                     host.resolve(requests?, hosts).map(|()| Instant::now())
                 })
@@ -157,7 +157,7 @@ impl<'a> Host<'a> {
         let node = node.with_context(|| format!("{name} has no adapter"))?;
         let lid = node.ports.first().context("an adapter without a port")?.lid;
         ensure!(lid.is_unicast(), "{name} has no LID yet");
-        // An adapter's port has the GUID behind its node's.
+        // The GUID of an adapter's port follows that of its node.
         let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(node.guid.0 + 1));
         Ok(Self { service, control: service.client(), gid, lid })
     }

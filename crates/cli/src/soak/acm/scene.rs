@@ -1,4 +1,4 @@
-//! A fabric, hosts on it and their ACM services, in a directory of their own.
+//! A fabric, hosts on it and their ACM services, in a private directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,32 +19,32 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::super::gauge::{self, Reading};
 use super::{COMING, TIMEOUT};
 
-/// How long nothing changes where nothing goes on.
+/// How long the state must not change to count as settled.
 const SETTLING: Duration = Duration::from_millis(50);
-/// How long the end of a process may be noticed late.
+/// How late the end of a process may be noticed.
 const LATE: Duration = Duration::from_secs(10);
-/// Of a service's statistics those that do not grow with what was asked.
+/// The statistics of a service that do not grow with the number of requests.
 const STATISTICS: [&str; 5] =
     ["clients", "known_addresses", "open_requests", "open_searches", "endpoints"];
 
-/// How a guest's service ends.
+/// The way in which a guest's service ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Told,
     Killed,
 }
 
-/// Everybody but the clients.
+/// The fabric, hosts and services, without the clients.
 pub(super) struct Scene {
     dir: PathBuf,
-    /// How the fabric is asked.
+    /// How to reach the fabric.
     fabric: ConnectOptions,
-    /// Where hosts are.
+    /// The directory of the hosts.
     hosts: RuntimeDir,
     up: Vec<String>,
-    /// Of the hosts that stay.
+    /// The services of the hosts that stay.
     services: Vec<Service>,
-    /// Of all services.
+    /// The options of all services.
     options: &'static str,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Service {
 }
 
 impl Scene {
-    /// A fabric of this shape without hosts, whose services have these options.
+    /// Starts a fabric of this shape without hosts. Their services will have these options.
     pub(super) fn new(shape: &str, options: &'static str) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("rdmux-soak-acm-{}", std::process::id()));
         let fabric = ConnectOptions {
@@ -73,29 +73,29 @@ impl Scene {
         Ok(this)
     }
 
-    /// A host comes up with its service, and stays until the end.
+    /// Starts a host with its service, which stay until the end.
     pub(super) fn add(&mut self, host: &str) -> Result<()> {
         let service = self.come(host)?;
         self.services.push(service);
         Ok(())
     }
 
-    /// The nodes of the fabric.
+    /// Returns the nodes of the fabric.
     pub(super) fn show(&self) -> Result<Snapshot> {
         Ok(fabric::show(&self.fabric, &FabricName::default())?)
     }
 
-    /// The services of the hosts that stay.
+    /// Returns the services of the hosts that stay.
     pub(super) fn services(&self) -> &[Service] {
         &self.services
     }
 
-    /// The service of the n-th host.
+    /// Returns the service of the n-th host.
     pub(super) fn service(&self, n: usize) -> &Service {
         &self.services[n]
     }
 
-    /// A host comes up with its service.
+    /// Starts a host with its service.
     pub(super) fn come(&mut self, host: &str) -> Result<Service> {
         self.rdmux(&["host", "up", host])?;
         self.up.push(host.to_owned());
@@ -125,7 +125,7 @@ impl Scene {
         Ok(service)
     }
 
-    /// A host goes, after its service.
+    /// Stops a service, and then its host.
     pub(super) fn go(&mut self, mut service: Service, end: End) -> Result<()> {
         let host = service.host.clone();
         let signal = if end == End::Told { Signal::TERM } else { Signal::KILL };
@@ -138,8 +138,8 @@ impl Scene {
         Ok(())
     }
 
-    /// What everybody has, when nothing goes on: twice the same, or as many of everything as `wanted`, for which it waits [`LATE`] at most. On
-    /// a busy machine a service may hear late that who asked it has closed.
+    /// Reads all gauges while nothing is active: until two readings are equal, or counts are those of `wanted`, for at most [`LATE`]. On a
+    /// busy machine a service may notice late that its client has closed.
     pub(super) fn read(&self, wanted: Option<&[Reading]>) -> Result<Vec<Reading>> {
         let start = Instant::now();
         let mut before = Vec::new();
@@ -157,7 +157,7 @@ impl Scene {
         }
     }
 
-    /// Services are counted before they are asked, for who asks is a client that they have.
+    /// Reads the process of a service before querying it, because the query adds a client.
     fn read_now(&self) -> Result<Vec<Reading>> {
         let mut readings = gauge::of_process("clients", std::process::id())?;
         let pid = fabric::status(&self.fabric, &FabricName::default())?.pid;
@@ -181,7 +181,7 @@ impl Scene {
         Ok(readings)
     }
 
-    /// Ends everybody; processes and sockets that are there nevertheless.
+    /// Ends everything. Returns processes and sockets that still exist.
     pub(super) fn end(mut self) -> Result<Vec<String>> {
         for service in std::mem::take(&mut self.services) {
             self.go(service, End::Told)?;
@@ -220,7 +220,7 @@ impl Drop for Scene {
     fn drop(&mut self) {
         self.services.clear();
         let up = std::mem::take(&mut self.up);
-        // After an error it may be anything.
+        // After an error the state may be anything.
         up.iter().for_each(|host| drop(self.rdmux(&["host", "down", host])));
         let _ = self.rdmux(&["fabric", "down"]);
         let _ = fs::remove_dir_all(&self.dir);
@@ -228,22 +228,22 @@ impl Drop for Scene {
 }
 
 impl Service {
-    /// Its host's name.
+    /// Returns its host's name.
     pub(super) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// A client of it.
+    /// Returns a client of it.
     pub(super) fn client(&self) -> Client {
         Client::new([Target::Tools(self.places())])
     }
 
-    /// Its files.
+    /// Returns the locations of its files.
     pub(super) fn places(&self) -> Places {
         self.places.clone()
     }
@@ -257,7 +257,7 @@ impl Drop for Service {
     }
 }
 
-/// The processes that have this runtime directory.
+/// Returns the processes that have this runtime directory.
 fn processes(dir: &Path) -> Vec<u32> {
     let wanted = format!("RDMUX_RUNTIME_DIR={}", dir.display());
     let has = |pid: &u32| {
@@ -269,7 +269,7 @@ fn processes(dir: &Path) -> Vec<u32> {
     pids.filter(has).collect()
 }
 
-/// All files below a directory.
+/// Returns all files below a directory.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let (mut found, mut dirs) = (Vec::new(), vec![dir.to_path_buf()]);
     while let Some(dir) = dirs.pop() {
@@ -305,7 +305,7 @@ mod tests {
         let mut cat = Command::new("cat");
         cat.env("RDMUX_RUNTIME_DIR", dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut cat = cat.spawn().unwrap();
-        // A process has no environment for a moment, while the program is loaded. What echoes is loaded.
+        // A process has no environment for a moment, while its program is loaded. Once it echoes, it is loaded.
         cat.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         cat.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         assert_eq!(processes(dir.path()), [cat.id()]);
