@@ -244,7 +244,7 @@ impl Client {
     }
 }
 
-/// The error for an answer of the wrong kind.
+/// Returns the error for an answer of the wrong kind.
 fn unexpected(_: &Reply) -> Error {
     let what = "kind of an ACM answer";
     Error::Protocol(rdmux_wire::WireError::Value { what, value: 0 })

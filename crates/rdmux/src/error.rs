@@ -201,7 +201,7 @@ impl Cause {
 /// The remedy for a port that is in use.
 const IN_USE: &str = "choose another port, or see who has it with `rdmux host status`";
 
-/// The text of a host error without the operation, which the error already names.
+/// Returns the text of a host error without the operation, which the error already names.
 fn host_error(e: &HostError) -> String {
     match e {
         HostError::Refused { why, .. } => why.clone(),

@@ -27,34 +27,34 @@ impl<'a> SendWr<'a> {
     fn new(wr_id: u64, op: SendOp) -> Self {
         Self(raw::SendWr::new(wr_id, op, SendData::Sges(&[])))
     }
-    /// SEND: a message into a receive that the peer has posted.
+    /// Returns a SEND: a message into a receive that the peer has posted.
     pub fn send(wr_id: u64) -> Self {
         Self::new(wr_id, SendOp::Send)
     }
-    /// SEND that invalidates the peer's key when it arrives. RC only.
+    /// Returns a SEND that invalidates the peer's key when it arrives. RC only.
     pub fn send_invalidate(wr_id: u64, rkey: Rkey) -> Self {
         Self::new(wr_id, SendOp::SendInv(rkey))
     }
-    /// RDMA WRITE into the peer's memory, without its involvement. RC and UC.
+    /// Returns an RDMA WRITE into the peer's memory, without its involvement. RC and UC.
     pub fn write(wr_id: u64, to: RemoteMr) -> Self {
         Self::new(wr_id, SendOp::Write { remote_addr: to.addr, rkey: to.rkey })
     }
-    /// RDMA READ from the peer's memory, without its involvement. RC only. The scatter list determines the length.
+    /// Returns an RDMA READ from the peer's memory, without its involvement. RC only. The scatter list determines its length.
     pub fn read(wr_id: u64, from: RemoteMr) -> Self {
         Self::new(wr_id, SendOp::Read { remote_addr: from.addr, rkey: from.rkey })
     }
-    /// FETCH AND ADD on the eight aligned bytes at the start of `on`, in the peer's byte order. Their previous value
+    /// Returns a FETCH AND ADD on the eight aligned bytes at the start of `on`, in the peer's byte order. Their previous value
     /// is stored in the scatter list of eight bytes. RC only.
     pub fn fetch_add(wr_id: u64, on: RemoteMr, add: u64) -> Self {
         Self::new(wr_id, SendOp::FetchAdd { remote_addr: on.addr, rkey: on.rkey, add })
     }
-    /// COMPARE AND SWAP on the eight aligned bytes at the start of `on`, which become `swap` if they equal `compare`.
+    /// Returns a COMPARE AND SWAP on the eight aligned bytes at the start of `on`, which become `swap` if they equal `compare`.
     /// Their previous value is stored in the scatter list of eight bytes. RC only.
     pub fn cmp_swap(wr_id: u64, on: RemoteMr, compare: u64, swap: u64) -> Self {
         let op = SendOp::CmpSwap { remote_addr: on.addr, rkey: on.rkey, compare, swap };
         Self::new(wr_id, op)
     }
-    /// Invalidates a local key. Sends nothing.
+    /// Returns a request that invalidates a local key. It sends nothing.
     pub fn local_invalidate(wr_id: u64, rkey: Rkey) -> Self {
         Self::new(wr_id, SendOp::LocalInv(rkey))
     }

@@ -119,7 +119,7 @@ impl Pair {
         self.ends.iter().zip(&self.paths).all(|(end, paths)| is_at(end, paths))
     }
 
-    /// A message each way, a WRITE, a READ and an atomic operation.
+    /// Exchanges a message each way, and runs a WRITE, a READ and an atomic operation.
     fn exchange(&self, fill: u8) {
         let [a, b] = &self.ends;
         for (from, to) in [(a, b), (b, a)] {

@@ -6,7 +6,7 @@
 //!   start ---+      +--------+         |                           |
 //!            |                         v                           |
 //!            +------------------> RouteQueued -> RouteAsked -------+        route_prot sa, GIDs and LIDs
-//!            +-> Checked (to who is known to have it) -------------+
+//!            +-> Checked (request to the known holder) ------------+
 //!            +-> System (RoCE, iWARP) -----------------------------+
 //! ```
 

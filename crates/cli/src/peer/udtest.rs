@@ -93,7 +93,7 @@ impl Node {
         Ok(())
     }
 
-    /// Sends all messages; only the last one is signaled.
+    /// Sends all messages, and waits until all have been sent.
     pub(super) fn send(&mut self, to: Remote) -> Result<()> {
         let (size, slot) = (self.size as usize, GRH + self.size as usize);
         let at = self.count as usize * slot;

@@ -174,7 +174,7 @@ impl Core {
         Ok(Some(Event::new(event, self)))
     }
 
-    /// The peer accepted: brings the queue pair up and confirms the connection to the peer.
+    /// Brings the queue pair up after the peer has accepted, and confirms the connection to the peer.
     fn respond(&self, qp: &Qp, event: &rdmux_cm::Event) -> Result<()> {
         let negotiated = event.negotiated.as_deref().ok_or_else(|| {
             let why = "the host service did not say what was agreed".to_owned();

@@ -143,35 +143,35 @@ impl Connection {
 /// Async forms of the above.
 #[cfg(feature = "tokio")]
 impl Connection {
-    /// As [`send`](Self::send).
+    /// Async form of [`send`](Self::send).
     ///
     /// # Errors
     /// As for [`send`](Self::send).
     pub async fn send_async(&mut self, message: &[u8]) -> Result<()> {
         self.sender.send_async(message).await
     }
-    /// As [`recv`](Self::recv).
+    /// Async form of [`recv`](Self::recv).
     ///
     /// # Errors
     /// As for [`recv`](Self::recv).
     pub async fn recv_async(&mut self) -> Result<Option<Vec<u8>>> {
         self.receiver.recv_async().await
     }
-    /// As [`write`](Self::write).
+    /// Async form of [`write`](Self::write).
     ///
     /// # Errors
     /// As for [`write`](Self::write).
     pub async fn write_async(&mut self, local: Sge, to: RemoteMr) -> Result<()> {
         self.sender.write_async(local, to).await
     }
-    /// As [`read`](Self::read).
+    /// Async form of [`read`](Self::read).
     ///
     /// # Errors
     /// As for [`write`](Self::write).
     pub async fn read_async(&mut self, local: Sge, from: RemoteMr) -> Result<()> {
         self.sender.read_async(local, from).await
     }
-    /// As [`close`](Self::close).
+    /// Async form of [`close`](Self::close).
     ///
     /// # Errors
     /// As for [`close`](Self::close).

@@ -397,28 +397,28 @@ impl Datagram {
 /// Async forms of the above.
 #[cfg(feature = "tokio")]
 impl Datagram {
-    /// As [`resolve`](Self::resolve).
+    /// Async form of [`resolve`](Self::resolve).
     ///
     /// # Errors
     /// As there.
     pub async fn resolve_async(&self, to: SocketAddr) -> Result<Peer> {
         self.resolve_in::<crate::style::Tokio>(to).await
     }
-    /// As [`join`](Self::join).
+    /// Async form of [`join`](Self::join).
     ///
     /// # Errors
     /// As there.
     pub async fn join_async(&mut self, group: impl Into<GroupAddr>) -> Result<Peer> {
         self.join_as_async(GroupWish::address(group, JoinFlags::FullMember)).await
     }
-    /// As [`join_as`](Self::join_as).
+    /// Async form of [`join_as`](Self::join_as).
     ///
     /// # Errors
     /// As there.
     pub async fn join_as_async(&mut self, wish: GroupWish) -> Result<Peer> {
         self.join_in::<crate::style::Tokio>(wish).await
     }
-    /// As [`recv_from`](Self::recv_from).
+    /// Async form of [`recv_from`](Self::recv_from).
     ///
     /// # Errors
     /// As there.

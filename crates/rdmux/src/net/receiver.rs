@@ -46,21 +46,21 @@ impl Receiver {
         self.qp.post_recv(slot as u64, &[self.buffer.slice(at..at + self.slot)])
     }
 
-    /// As [`Connection::recv`](super::Connection::recv).
+    /// Waits for a message, as [`Connection::recv`](super::Connection::recv) does.
     ///
     /// # Errors
     /// As there.
     pub fn recv(&mut self) -> Result<Option<Vec<u8>>> {
         block_on(self.recv_in::<Blocking>())
     }
-    /// As [`Connection::recv_into`](super::Connection::recv_into).
+    /// Waits for a message and copies it into `buffer`, as [`Connection::recv_into`](super::Connection::recv_into) does.
     ///
     /// # Errors
     /// As there.
     pub fn recv_into(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
         block_on(self.recv_into_in::<Blocking>(buffer))
     }
-    /// As [`recv`](Self::recv), async.
+    /// Async form of [`recv`](Self::recv).
     ///
     /// # Errors
     /// As there.
@@ -68,7 +68,7 @@ impl Receiver {
     pub async fn recv_async(&mut self) -> Result<Option<Vec<u8>>> {
         self.recv_in::<crate::style::Tokio>().await
     }
-    /// As [`recv_into`](Self::recv_into), async.
+    /// Async form of [`recv_into`](Self::recv_into).
     ///
     /// # Errors
     /// As there.

@@ -57,14 +57,14 @@ impl Sender {
         &self.pd
     }
 
-    /// As [`Connection::send`](super::Connection::send).
+    /// Sends a message, as [`Connection::send`](super::Connection::send) does.
     ///
     /// # Errors
     /// As there.
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         block_on(self.send_in::<Blocking>(message))
     }
-    /// As [`Connection::write`](super::Connection::write).
+    /// Writes to the peer's memory, as [`Connection::write`](super::Connection::write) does.
     ///
     /// # Errors
     /// As there.
@@ -72,7 +72,7 @@ impl Sender {
         let wr_id = self.next_one_sided();
         block_on(self.one_sided::<Blocking>(wr_id, SendWr::write(wr_id, to).sges(&[local])))
     }
-    /// As [`Connection::read`](super::Connection::read).
+    /// Reads from the peer's memory, as [`Connection::read`](super::Connection::read) does.
     ///
     /// # Errors
     /// As there.
@@ -80,7 +80,7 @@ impl Sender {
         let wr_id = self.next_one_sided();
         block_on(self.one_sided::<Blocking>(wr_id, SendWr::read(wr_id, from).sges(&[local])))
     }
-    /// As [`Connection::fetch_add`](super::Connection::fetch_add).
+    /// Adds to eight bytes of the peer's memory, as [`Connection::fetch_add`](super::Connection::fetch_add) does.
     ///
     /// # Errors
     /// As there.
@@ -88,7 +88,7 @@ impl Sender {
         let wr_id = self.next_one_sided();
         block_on(self.atomic::<Blocking>(wr_id, SendWr::fetch_add(wr_id, on, add)))
     }
-    /// As [`Connection::compare_and_swap`](super::Connection::compare_and_swap).
+    /// Compares and swaps eight bytes of the peer's memory, as [`Connection::compare_and_swap`](super::Connection::compare_and_swap) does.
     ///
     /// # Errors
     /// As there.
@@ -228,14 +228,14 @@ fn result_at(slot: usize, slots: usize) -> usize {
 /// Async forms of the above.
 #[cfg(feature = "tokio")]
 impl Sender {
-    /// As [`send`](Self::send).
+    /// Async form of [`send`](Self::send).
     ///
     /// # Errors
     /// As there.
     pub async fn send_async(&mut self, message: &[u8]) -> Result<()> {
         self.send_in::<crate::style::Tokio>(message).await
     }
-    /// As [`write`](Self::write).
+    /// Async form of [`write`](Self::write).
     ///
     /// # Errors
     /// As there.
@@ -244,7 +244,7 @@ impl Sender {
         let wr = SendWr::write(wr_id, to);
         self.one_sided::<crate::style::Tokio>(wr_id, wr.sges(&[local])).await
     }
-    /// As [`read`](Self::read).
+    /// Async form of [`read`](Self::read).
     ///
     /// # Errors
     /// As there.
@@ -253,7 +253,7 @@ impl Sender {
         let wr = SendWr::read(wr_id, from);
         self.one_sided::<crate::style::Tokio>(wr_id, wr.sges(&[local])).await
     }
-    /// As [`flush`](Self::flush).
+    /// Async form of [`flush`](Self::flush).
     ///
     /// # Errors
     /// As there.
