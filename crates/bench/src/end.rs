@@ -36,7 +36,7 @@ impl End {
         }?)
     }
 
-    /// Sends `count` messages of `size` bytes and waits for the last acknowledgment. Returns the seconds. Posts half
+    /// Sends `count` messages of `size` bytes and waits for the last acknowledgement. Returns the seconds. Posts half
     /// of `depth` at a time. The other side runs [`sink`](Self::sink).
     pub(super) fn send_all(&self, size: usize, count: u32, depth: u32) -> Result<f64> {
         let piece = [self.memory.slice(..size)];

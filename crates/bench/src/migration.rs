@@ -22,7 +22,7 @@ use rdmux_command::two_paths::{Connected, Place, connect, record};
 use super::run::Bench;
 use super::stats::{Figure, Unit};
 
-/// The acknowledgment timeout: 16.8 ms.
+/// The acknowledgement timeout: 16.8 ms.
 const TIMER: AckTimeout = AckTimeout::new(12);
 /// The number of retries before the path is given up.
 const RETRIES: u8 = 1;

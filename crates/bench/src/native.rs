@@ -1,4 +1,4 @@
-//! Connections by GID along known paths, compared with those by IP address, each of which resolves a neighbor and queries subnet
+//! Connections by GID along known paths, compared with those by IP address, each of which resolves a neighbour and queries subnet
 //! administration: on an InfiniBand fabric of this process.
 
 use std::net::SocketAddr;

@@ -112,7 +112,7 @@ impl Rc {
         self.end.qp.is_same_host()
     }
 
-    /// WRITEs `size` bytes `count` times and waits for the last acknowledgment. Returns bytes per second.
+    /// WRITEs `size` bytes `count` times and waits for the last acknowledgement. Returns bytes per second.
     pub(super) fn write(&self, size: usize, count: u32, depth: u32) -> Result<f64> {
         let target = self.target.context(NO_TARGET)?;
         let piece = [self.end.memory.slice(..size)];

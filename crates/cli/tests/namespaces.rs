@@ -134,7 +134,7 @@ fn two_machines() -> Option<[Machine; 2]> {
         let [own_ip, other_ip] = [own, other].map(|n| format!("10.79.0.{}", n + 1));
         end.ok(&format!("ip address add {own_ip}/24 dev wire{own}"));
         end.ok(&format!("ip link set wire{own} up"));
-        // A new interface takes a second to answer neighbor requests.
+        // A new interface takes a second to answer neighbour requests.
         let neighbour = format!("{other_ip} lladdr {} dev wire{own} nud permanent", MAC[other]);
         end.ok(&format!("ip neighbour replace {neighbour}"));
     }

@@ -223,7 +223,7 @@ impl AsFd for Source {
     }
 }
 
-/// A task's request, canceled when it is dropped.
+/// A task's request, cancelled when it is dropped.
 #[cfg(feature = "tokio")]
 struct Asked<'a> {
     source: &'a Source,

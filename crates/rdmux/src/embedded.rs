@@ -92,7 +92,7 @@ pub(crate) fn start(
 fn loopback_address() -> IpAddr {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let n = COUNT.fetch_add(1, Ordering::Relaxed);
-    // A multiplicative hash, which spreads neighboring inputs.
+    // A multiplicative hash, which spreads neighbouring inputs.
     let spread = (std::process::id().wrapping_mul(64).wrapping_add(n)).wrapping_mul(0x9e37_79b1);
     let [high, low, ..] = spread.to_be_bytes();
     IpAddr::V4(Ipv4Addr::new(127, 78, high, low.clamp(1, 254)))

@@ -8,7 +8,7 @@ use crate::{Ah, Context, Endpoint, Qp};
 
 type Step = (QpAttr, AttrMask);
 
-/// The acknowledgment timeout: 4.096 us * 2^14 = 67 ms until a retransmission.
+/// The acknowledgement timeout: 4.096 us * 2^14 = 67 ms until a retransmission.
 const TIMEOUT: AckTimeout = AckTimeout::new(14);
 /// The wait of a sender after an RNR NAK: 0.64 ms.
 const RNR_TIMER: RnrTimer = RnrTimer::new(12);

@@ -12,7 +12,7 @@ use rdmux_wire::{Gid, Lid, Qpn};
 use crate::error::{Attempt, Cause, Error, Result};
 use crate::{Ah, Context, Cq, Pd, SendWr, Sge, Srq};
 
-/// A builder of a queue pair, returned by [`Pd::qp`] and [`Context::qp`].
+/// A builder of a queue pair, returned by [`Pd::qp`].
 ///
 /// ```
 /// # use rdmux::{Context, QpType};

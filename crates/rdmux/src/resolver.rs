@@ -64,7 +64,7 @@ impl Resolver {
     /// Resolves a node and a service as getaddrinfo(3) does: the best answer is first, and there is at least one.
     /// With [`Hints::native`] the first has a GID and a path, if the device has them; those with IP addresses follow.
     ///
-    /// Blocks for as long as the name service does, and up to 2 s each for the neighbor and the path.
+    /// Blocks for as long as the name service does, and up to 2 s each for the neighbour and the path.
     ///
     /// # Errors
     /// When the name service knows no address, or the host service is gone. A peer that does not answer is not an
@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// Returns how many queries a host has sent to its subnet, to neighbors and to administration.
+    /// Returns how many queries a host has sent to its subnet, to neighbours and to administration.
     fn questions(of: &Context) -> u64 {
         let status = admin::status(&of.options().dir, &HostName::new(of.host()).unwrap()).unwrap();
         let names =

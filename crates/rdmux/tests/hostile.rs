@@ -299,7 +299,7 @@ fn deaf(tx: &mut Producer, rings: &RingEnd, victim: Qpn, times: u64) {
     /// The offset in a ring of the flag that its consumer sleeps.
     const SLEEPS: u64 = 128;
     let rx = File::from(rings.rx.try_clone().unwrap());
-    // A duplicate SEND that requests an acknowledgment.
+    // A duplicate SEND that requests an acknowledgement.
     let mut packet = [0; 12];
     packet[0] = 4;
     packet[2..4].copy_from_slice(&[0xff, 0xff]);
@@ -324,7 +324,7 @@ fn deaf(tx: &mut Producer, rings: &RingEnd, victim: Qpn, times: u64) {
 }
 
 /// Returns a record that no honest process writes: of any kind, or a packet with its payload or references to it, or an
-/// acknowledgment. It is for a queue pair of the peer, of another process, or for none, of any opcode and length, with
+/// acknowledgement. It is for a queue pair of the peer, of another process, or for none, of any opcode and length, with
 /// numbers that are nearly right.
 fn record(random: &mut SmallRng, victim: Qpn, others: Qpn) -> (u8, [u8; 16], Vec<u8>) {
     const PACKETS: [u8; 3] = [1, 9, 10];

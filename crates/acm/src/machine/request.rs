@@ -18,7 +18,7 @@ use crate::{ClientId, Dest, EndpointId, Failure, Io, PortKind, Request, RequestI
 
 impl Machine {
     /// Handles a client's request. [`Io::answer`] follows, once, at the latest when its time is over, unless the request
-    /// is canceled.
+    /// is cancelled.
     pub fn request(
         &mut self,
         now: Time,

@@ -106,7 +106,7 @@ pub(super) struct Open {
     pub(super) client: ClientId,
     pub(super) id: RequestId,
     pub(super) deadline: Deadline,
-    /// The search that it waits for, and its neighbors in that search's list.
+    /// The search that it waits for, and its neighbours in that search's list.
     pub(super) search: u32,
     pub(super) prev: u32,
     pub(super) next: u32,

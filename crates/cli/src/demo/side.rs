@@ -32,7 +32,7 @@ pub(super) struct Side {
     srq: Option<Srq>,
 }
 
-/// Returns bytes that depend on seed and position: no two of 251 neighbors are equal.
+/// Returns bytes that depend on seed and position: no two of 251 neighbours are equal.
 pub(super) fn pattern(data: Data) -> Vec<u8> {
     let mut x = data.seed.wrapping_mul(0x9e37_79b9) | 1;
     let step = |i: usize| {

@@ -18,7 +18,7 @@ use crate::{Context, Mr, Pd, Qp, RemoteMr, Sge};
 /// Messages are sent at once. The peer has room for [`Options::depth`] of them; while its buffers are full, sending
 /// waits. Dropping a connection ends it without waiting for messages in flight; [`close`](Self::close) waits.
 ///
-/// Over an iWARP device two things differ, because a sender gets no acknowledgments from its peer. A message for
+/// Over an iWARP device two things differ, because a sender gets no acknowledgements from its peer. A message for
 /// which the peer has no room ends the connection, so programs must not send more than [`Options::depth`] messages
 /// ahead of an answer. And [`write`](Self::write) and [`close`](Self::close) wait until TCP has accepted all data,
 /// not until the data have arrived. A [`read`](Self::read) afterwards waits for their arrival.

@@ -1,4 +1,4 @@
-//! ACM is queried before neighbors and administration. The mock service of these tests gives the answers it is told
+//! ACM is queried before neighbours and administration. The mock service of these tests gives the answers it is told
 //! to give.
 
 use std::sync::{Arc, Mutex};
