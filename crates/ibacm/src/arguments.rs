@@ -103,7 +103,7 @@ pub(crate) fn allocated<T: Copy>(items: &[T]) -> Result<*mut T> {
     Ok(array)
 }
 
-/// Returns paths to the caller.
+/// Stores paths for the caller in an allocated array.
 ///
 /// # Safety
 /// Both pointers may be written to.
@@ -113,7 +113,7 @@ pub(crate) unsafe fn give(found: &Paths, paths: *mut *mut CPath, count: *mut c_i
     unsafe { give_array(&all, paths, count) }
 }
 
-/// Returns an array to the caller.
+/// Stores an array for the caller in allocated memory.
 ///
 /// # Safety
 /// Both pointers may be written to.

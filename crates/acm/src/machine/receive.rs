@@ -202,7 +202,8 @@ impl Machine {
         }
     }
 
-    /// Stores the holder of an address, with the path through its group if paths are built from groups.
+    /// Stores the holder of an address, with the path through its group if paths are built from groups. Returns false if there is no
+    /// room.
     fn remember_holder(
         &mut self,
         now: Time,

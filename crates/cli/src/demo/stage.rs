@@ -152,7 +152,7 @@ impl Stage {
         }
     }
 
-    /// Returns a connection of this kind, reusing an existing one.
+    /// Connects with this kind of transport, unless there is such a connection already.
     pub(super) fn connect(&mut self, kind: Kind) -> Result<()> {
         if self.connection.as_ref().is_some_and(|(k, _)| *k == kind) {
             return Ok(());

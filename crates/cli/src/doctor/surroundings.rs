@@ -138,8 +138,8 @@ pub(super) fn is_chroot() -> bool {
     looks_like_chroot(&mounts, identity("/"), identity("/proc/1/root/."))
 }
 
-/// Decides it by the mounts visible here (proc_pid_mountinfo(5)), and by the root directories of this process and of the
-/// first process. Only the latter's user can see its root.
+/// Returns whether the facts indicate a chroot: the mounts visible here (proc_pid_mountinfo(5)), and the root directories of this process
+/// and of the first process. Only the latter's user can see its root.
 fn looks_like_chroot(mounts: &str, own: Option<(u64, u64)>, first: Option<(u64, u64)>) -> bool {
     let is_root = |line: &str| line.split(' ').nth(4) == Some("/");
     let without_root = !mounts.is_empty() && !mounts.lines().any(is_root);

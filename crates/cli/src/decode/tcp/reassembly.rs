@@ -140,7 +140,7 @@ impl Reassembly {
         self.held_bytes += bytes.len();
     }
 
-    /// Returns buffered segments that are in order now.
+    /// Adds to `out` the buffered segments that are in order now.
     fn release(&mut self, out: &mut Vec<Piece>) {
         while let Some(entry) = self.held.first_entry() {
             if *entry.key() > self.position {
@@ -152,7 +152,7 @@ impl Reassembly {
         }
     }
 
-    /// Returns the new part of a segment that does not begin after the next byte.
+    /// Adds to `out` the new part of a segment that does not begin after the next byte.
     fn give(&mut self, at: i64, bytes: &[u8], missing: usize, out: &mut Vec<Piece>) {
         let known = usize::try_from(self.position.cast_signed() - at).unwrap_or_default();
         let new = bytes.get(known..).unwrap_or_default();
