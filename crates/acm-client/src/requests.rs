@@ -96,7 +96,7 @@ impl Requests {
     }
 
     /// Starts a request. If the shared cache has the answer, [`next`](Self::next) returns it at once. While other requests are outstanding,
-    /// the request is sent together with those that follow, by the next call of [`next`](Self::next) or [`wait`](Self::wait); the
+    /// the request is sent in one message with those that follow, by the next call of [`next`](Self::next) or [`wait`](Self::wait); the
     /// descriptor is readable until then.
     pub fn start(&mut self, query: &Query, timeout: Duration) -> RequestId {
         // A request that is queued behind others is sent later.

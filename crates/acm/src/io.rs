@@ -219,7 +219,7 @@ pub struct Request {
     pub source: Option<Address>,
     /// The destination.
     pub dest: Dest,
-    /// Fails with [`Failure::NoData`] at once if the answer is not cached. The search continues.
+    /// Whether the request fails with [`Failure::NoData`] at once if the answer is not cached. The search continues.
     pub no_delay: bool,
     /// How long the client waits, [`Options::deadline`](crate::Options::deadline) at most and by default.
     pub timeout: Option<Duration>,

@@ -33,7 +33,7 @@ pub(crate) struct EndpointIo {
     groups: HashMap<Gid, McMemberRecord>,
     /// The groups to leave as soon as they are joined.
     leaving: HashSet<Gid>,
-    /// A datagram was not sent because the queue was full.
+    /// Whether a datagram was not sent because the queue was full.
     is_blocked: bool,
 }
 

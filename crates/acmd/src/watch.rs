@@ -17,11 +17,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 /// The actions that signals request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Read the files again.
+    /// Whether to read the files again.
     pub(crate) reload: bool,
-    /// Write the counters to the log.
+    /// Whether to write the counters to the log.
     pub(crate) report: bool,
-    /// End the service.
+    /// Whether to end the service.
     pub(crate) end: bool,
 }
 

@@ -16,13 +16,13 @@ use crate::{Endpoint, EndpointId, Failure, Forget, Io, Port, PortId, PortKind};
 /// The changes of a port.
 #[derive(Clone, Copy, Debug)]
 struct Changes {
-    /// The LID or a GID.
+    /// Whether the LID or a GID changed.
     own: bool,
-    /// The subnet.
+    /// Whether the subnet changed.
     prefix: bool,
-    /// The subnet manager.
+    /// Whether the subnet manager changed.
     manager: bool,
-    /// The rate or the MTU.
+    /// Whether the rate or the MTU changed.
     speed: bool,
 }
 

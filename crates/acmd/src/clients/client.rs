@@ -38,15 +38,15 @@ pub(super) struct Client {
     /// The outstanding requests, in the order of their numbers, with their transaction IDs.
     requests: Vec<(RequestId, u64)>,
     interest: Interest,
-    /// Its socket is polled directly, not by the poller.
+    /// Whether its socket is polled directly, not by the poller.
     direct: bool,
-    /// It will send nothing more.
+    /// Whether it will send nothing more.
     ended: bool,
-    /// Its socket has failed.
+    /// Whether its socket has failed.
     broken: bool,
-    /// It sent an invalid message.
+    /// Whether it sent an invalid message.
     malformed: bool,
-    /// It has read something since the last check.
+    /// Whether it has read something since the last check.
     took: bool,
 }
 
