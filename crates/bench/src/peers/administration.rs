@@ -18,7 +18,7 @@ use super::fabrics::{Fabric, Ground};
 
 /// The fabric on which both are queried.
 const SHAPE: Shape = Shape::FatTree(3_240);
-/// The smaller fabric, from which the time of a path may grow.
+/// The fabrics between which the time of a path may grow.
 const SMALL: Shape = Shape::FatTree(648);
 const LARGE: Shape = Shape::FatTree(10_368);
 /// The number of paths of a round.

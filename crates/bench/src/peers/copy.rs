@@ -1,4 +1,4 @@
-//! The kernel's cross-process copy, the fastest way to access another process's memory.
+//! The kernel's cross-process copy, the reference for access to another process's memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

@@ -185,7 +185,7 @@ impl Drop for Running {
     }
 }
 
-/// Two hosts, each with a service of the same kind. The second host has this many additional names.
+/// Two hosts, each with a service of the same kind. The second host has any number of additional names.
 pub(super) struct Pair<S> {
     services: [Running; 2],
     // Dropped after the services, which run on it.
