@@ -156,7 +156,7 @@ fn send(s: &mut Stage) -> Result<Done> {
 fn kill(s: &mut Stage) -> Result<Done> {
     let all: Vec<_> = (0..DEPTH).map(|_| s.data(MESSAGE)).collect();
     let cast = s.cast()?;
-    // R1 is also waiting for a message when it is killed.
+    // R1 has a receive posted, too, when it is killed.
     cast.receivers[0].ask(&Ask::Post(1))?;
     cast.receivers[1].ask(&Ask::Post(DEPTH))?;
     cast.receivers[1].tell(&Ask::Receive(all.clone()))?;
