@@ -19,8 +19,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::super::gauge::{self, Reading};
 use super::{COMING, TIMEOUT};
 
-/// How long the state must not change to count as settled.
+/// The pause between two readings.
 const SETTLING: Duration = Duration::from_millis(50);
+/// How long counts must stay the same to count as settled: threads that close descriptors stay idle for a second before they exit.
+const SETTLED: Duration = Duration::from_secs(3);
 /// How late the end of a process may be noticed.
 const LATE: Duration = Duration::from_secs(10);
 /// The statistics of a service that do not grow with the number of requests.
@@ -138,20 +140,25 @@ impl Scene {
         Ok(())
     }
 
-    /// Reads all gauges while nothing is active: until two readings are equal, or counts are those of `wanted`, for at most [`LATE`]. On a
-    /// busy machine a service may notice late that its client has closed.
+    /// Reads all gauges while nothing is active: until counts are those of `wanted`, or have not changed for [`SETTLED`], for at most
+    /// [`LATE`]. On a busy machine a service may notice late that its client has closed.
     pub(super) fn read(&self, wanted: Option<&[Reading]>) -> Result<Vec<Reading>> {
         let start = Instant::now();
-        let mut before = Vec::new();
+        let mut before = self.read_now()?;
+        let mut same_since = start;
         loop {
             let now = self.read_now()?;
-            if gauge::same_counts(wanted.unwrap_or(&before), &now) {
+            if !gauge::same_counts(&before, &now) {
+                same_since = Instant::now();
+            }
+            let is_settled = match wanted {
+                Some(wanted) => gauge::same_counts(wanted, &now),
+                None => same_since.elapsed() >= SETTLED,
+            };
+            if is_settled || (wanted.is_some() && start.elapsed() > LATE) {
                 return Ok(now);
             }
-            if start.elapsed() > LATE {
-                ensure!(wanted.is_some(), "what hosts and services have never settles");
-                return Ok(now);
-            }
+            ensure!(start.elapsed() <= 3 * LATE, "what hosts and services have never settles");
             before = now;
             sleep(SETTLING);
         }
