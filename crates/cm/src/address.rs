@@ -1,4 +1,4 @@
-//! Addresses that ids have: of IP, and InfiniBand's own (AF_IB).
+//! The addresses of ids: IP addresses and InfiniBand's own (AF_IB).
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -7,36 +7,36 @@ use rdmux_wire::{Gid, Pkey, ServiceId};
 
 use crate::ports::PortSpace;
 
-/// An address and a service at it.
+/// The address of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Addr {
-    /// An IP address and a port. Of IPv6 flow label and scope are kept: a link-local address means nothing without its interface.
+    /// An IP address and a port. An IPv6 address keeps its flow label and scope: a link-local address means nothing without its interface.
     Ip(#[cfg_attr(feature = "serde", serde(with = "whole"))] SocketAddr),
     /// A GID and a service ID.
     Ib(IbAddr),
 }
 
-/// InfiniBand's own address of a service (`struct sockaddr_ib`). A port is known by a GID and a partition, a service by its ID.
+/// InfiniBand's own service address (`struct sockaddr_ib`). A GID and a partition identify a port, a service ID the service there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct IbAddr {
-    /// The GID: of RoCE one that is an IP address. Zero is any.
+    /// The GID. On RoCE it is an IP address. Zero is the wildcard.
     pub gid: Gid,
-    /// The partition. Zero is that of the port's first key; of a listener, any.
+    /// The partition. Zero is that of the port's first key; for a listener, any.
     pub pkey: Pkey,
-    /// Flow label (20 bits) and, above it, traffic class of packets.
+    /// The flow label (low 20 bits) and the traffic class (above it) of packets.
     pub flowinfo: u32,
-    /// The service ID. It goes to the wire as it is.
+    /// The service ID, sent as it is.
     pub sid: ServiceId,
-    /// Which bits of the service ID count: of a listener, so that it has many services; of an id without a service of its own,
-    /// the bits that are given.
+    /// The bits of the service ID that count. A listener serves all IDs that match in these bits. For an id without a service
+    /// of its own, the bits that the caller fixes.
     pub sid_mask: u64,
-    /// The scope of the GID, which is kept and means nothing here.
+    /// The scope of the GID, which is kept but not used.
     pub scope_id: u64,
 }
 
-/// A socket's address with all that it has; serde leaves out an IPv6 address's flow label and scope.
+/// Serialises a socket's address completely; serde by itself omits an IPv6 address's flow label and scope.
 #[cfg(feature = "serde")]
 mod whole {
     use core::net::SocketAddr;
@@ -62,22 +62,22 @@ mod whole {
 }
 
 impl IbAddr {
-    /// The service with this ID at a GID, in the partition of the port's first key.
+    /// Returns the address of the service with this ID at a GID, in the partition of the port's first key.
     pub const fn new(gid: Gid, sid: ServiceId) -> Self {
         Self { gid, pkey: Pkey(0), flowinfo: 0, sid, sid_mask: u64::MAX, scope_id: 0 }
     }
 
-    /// Any service at a GID.
+    /// Returns the address of any service at a GID.
     pub const fn of_port(gid: Gid) -> Self {
         Self { sid_mask: 0, ..Self::new(gid, ServiceId(0)) }
     }
 
-    /// Whether the GID is any.
+    /// Returns whether the GID is the wildcard.
     pub fn is_any(&self) -> bool {
         self.gid.is_zero()
     }
 
-    /// The port space and, if that is given, the port that the service ID stands for: service IDs of IP-based services
+    /// Returns the port space and, if the mask fixes it, the port that the service ID encodes: service IDs of IP-based services
     /// (IBTA annex A11) share the ports of IP addresses.
     pub fn ip_service(&self) -> Option<(PortSpace, Option<u16>)> {
         const SPACE: u64 = !0xffff;
@@ -89,19 +89,19 @@ impl IbAddr {
         Some((PortSpace::from_code(space)?, port))
     }
 
-    /// The flow label.
+    /// Returns the flow label.
     pub const fn flow_label(&self) -> u32 {
         self.flowinfo & 0xf_ffff
     }
 
-    /// The traffic class.
+    /// Returns the traffic class.
     pub const fn traffic_class(&self) -> u8 {
         self.flowinfo.to_be_bytes()[0] << 4 | self.flowinfo.to_be_bytes()[1] >> 4
     }
 }
 
 impl Addr {
-    /// The IP address and port, if it is one.
+    /// Returns the IP address and port, if it is an IP address.
     pub const fn socket(&self) -> Option<SocketAddr> {
         match self {
             Self::Ip(addr) => Some(*addr),
@@ -109,7 +109,7 @@ impl Addr {
         }
     }
 
-    /// InfiniBand's own, if it is one.
+    /// Returns the InfiniBand address, if it is one.
     pub const fn ib(&self) -> Option<&IbAddr> {
         match self {
             Self::Ip(_) => None,
@@ -117,7 +117,7 @@ impl Addr {
         }
     }
 
-    /// The IP address: of a GID the one that it is on RoCE, and else the GID in the form of IPv6.
+    /// Returns the IP address. For a GID: the IP address that it maps on RoCE, otherwise the GID written as an IPv6 address.
     pub fn ip(&self) -> IpAddr {
         match self {
             Self::Ip(addr) => addr.ip(),
@@ -125,7 +125,7 @@ impl Addr {
         }
     }
 
-    /// The port; of a service ID the last 16 bits.
+    /// Returns the port; for a service ID, its last 16 bits.
     pub const fn port(&self) -> u16 {
         match self {
             Self::Ip(addr) => addr.port(),
@@ -133,13 +133,13 @@ impl Addr {
         }
     }
 
-    /// Whether it is the IP address of a socket that is IPv4.
+    /// Returns whether it is an IPv4 socket address.
     pub const fn is_ipv4(&self) -> bool {
         matches!(self, Self::Ip(SocketAddr::V4(_)))
     }
 }
 
-/// An IP address is equal to what it was made of.
+/// An IP address equals the socket address that it was made from.
 impl PartialEq<SocketAddr> for Addr {
     fn eq(&self, other: &SocketAddr) -> bool {
         self.socket() == Some(*other)
@@ -167,7 +167,7 @@ impl fmt::Display for Addr {
     }
 }
 
-/// `GID service ID/MASK pkey KEY`, without what is not given.
+/// `GID service ID/MASK pkey KEY`, without the parts that are not given.
 impl fmt::Display for IbAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.gid)?;

@@ -1,4 +1,4 @@
-//! What may be set: times, retries, limits. The defaults are those of Linux.
+//! Configuration: timeouts, retries, limits. The defaults are those of Linux.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -7,55 +7,55 @@ use rdmux_wire::{AckTimeout, RnrTimer};
 
 use crate::iw;
 
-/// Times, retries and limits of a [`Manager`](crate::Manager).
+/// Timeouts, retries and limits of a [`Manager`](crate::Manager).
 ///
 /// Timeouts that the wire carries are codes of 4.096 us * 2^code; all others are durations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How long a peer may take to answer a CM message, told to it in REQ; code, 20 is 4.3 s
+    /// How long a peer may take to answer a CM message, sent to it in REQ; code, 20 is 4.3 s
     /// (IBTA 12.7.1, "CM Response Timeout").
     pub cm_response_timeout: u8,
-    /// How often a CM message is sent again before the peer counts as unreachable; 0 to 15.
+    /// How often a CM message is retransmitted before the peer counts as unreachable; 0 to 15.
     pub max_cm_retries: u8,
     /// The interval between transmissions of a REQ, REP, DREQ or SIDR_REQ, instead of the one
     /// that follows from the timeout codes (6144 ms for REQ by default). For tests, and hosts that give up sooner.
     pub retry_interval: Option<Duration>,
     /// The time that an MRA asks the peer to wait; code, 24 is 68.7 s.
     pub mra_service_timeout: u8,
-    /// Lifetime of a packet in the network; code, 18 is 1.07 s. An id's option
-    /// `ACK_TIMEOUT` takes its place.
+    /// The lifetime of a packet in the network; code, 18 is 1.07 s. An id's option
+    /// `ACK_TIMEOUT` overrides it.
     pub packet_lifetime: u8,
-    /// The delay of our acknowledgements, which REP tells the peer; code, 15 is 134 ms.
+    /// The delay of this end's acknowledgements, sent to the peer in REP; code, 15 is 134 ms.
     pub ack_delay: u8,
-    /// How long a closed connection's number is kept out of use, instead of the time that
+    /// How long a closed connection's number stays out of use, instead of the time that
     /// follows from the path's ACK timeout (2.1 s by default, 16.4 s at most).
     pub timewait: Option<Duration>,
-    /// What a sender must wait at least when we have no receive posted, unless the program sets it. A peer that sends again
-    /// fewer than seven times waits longer, so that its retries last for 50 ms.
+    /// The RNR NAK timer: how long a sender must wait when this end has no receive posted, unless the program sets it.
+    /// A peer that retries fewer than seven times is told a longer time, so that its retries last for 50 ms.
     ///
-    /// Linux's CM sets code 0, the *longest* time, 655 ms, by which a single late receive stalls
-    /// a connection. Ours is code 12, 0.64 ms, as MPI libraries choose.
+    /// Linux's CM sets code 0, the *longest* time, 655 ms, so that a single late receive stalls
+    /// a connection. The default here is code 12, 0.64 ms, as MPI libraries choose.
     pub min_rnr_timer: RnrTimer,
-    /// The most READs and atomics that a queue pair serves (`max_qp_rd_atom`); larger values in
-    /// connection parameters are an error, larger ones of a peer are cut down.
+    /// The most READs and atomics that a queue pair serves as responder (`max_qp_rd_atom`). Larger values in
+    /// connection parameters are an error; a peer's larger values are clamped.
     pub max_rd_atomic: u8,
-    /// The most that it has outstanding itself (`max_qp_init_rd_atom`), likewise.
+    /// The most READs and atomics that a queue pair has outstanding as requester (`max_qp_init_rd_atom`), likewise.
     pub max_init_rd_atomic: u8,
     /// Hop limit of a routed path.
     pub hop_limit: u8,
-    /// The ports that a bind to port 0 takes from.
+    /// The range from which a bind to port 0 takes its port.
     pub ephemeral_ports: RangeInclusive<u16>,
-    /// The largest backlog; larger ones are cut down, as is 0 (`net.rdma_ucm.max_backlog`).
+    /// The largest backlog (`net.rdma_ucm.max_backlog`). Larger values and 0 are replaced by it.
     pub max_backlog: u32,
-    /// How long a request for a port waits for its next listener if the last one has just gone; zero
+    /// How long a request for a port is held for the next listener if the last one has just closed; zero
     /// refuses at once.
     pub listener_grace: Duration,
     /// Whether an IPv6 listener on the wildcard address refuses IPv4 unless its id says otherwise
     /// (`net.ipv6.bindv6only`).
     pub bind_v6_only: bool,
-    /// The most ids of one event channel, against a process that never destroys any.
+    /// The most ids of one event channel, a limit against processes that never destroy any.
     pub max_ids_per_channel: usize,
-    /// Connections of iWARP.
+    /// Configuration of iWARP connections.
     pub iwarp: iw::Config,
 }
 
@@ -84,7 +84,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The same with codes and counts cut down to what fits their fields.
+    /// Returns the configuration with codes and counts clamped to what fits their fields.
     pub(crate) fn clamped(mut self) -> Self {
         for code in [
             &mut self.cm_response_timeout,
@@ -98,14 +98,14 @@ impl Config {
         self
     }
 
-    /// The interval between transmissions of a REQ on a path whose packets live `lifetime` (code), to a peer that is to answer
-    /// within `response_timeout` (code).
+    /// Returns the interval between transmissions of a REQ on a path with packet lifetime `lifetime` (code), to a peer that must
+    /// answer within `response_timeout` (code).
     pub(crate) fn request_interval(&self, lifetime: u8, response_timeout: u8) -> Duration {
         self.retry_interval
             .unwrap_or_else(|| code_to_duration(lifetime) * 2 + code_to_duration(response_timeout))
     }
 
-    /// The ACK timeout of a path whose packets live `lifetime` (code) towards a peer that
+    /// Returns the ACK timeout of a path with packet lifetime `lifetime` (code) towards a peer that
     /// acknowledges within `ack_delay` (code): twice the lifetime plus the delay, rounded up to a
     /// code (IBTA 9.7.6.1.3, 12.7.34).
     pub(crate) fn ack_timeout(ack_delay: u8, lifetime: u8) -> AckTimeout {
@@ -116,10 +116,10 @@ impl Config {
     }
 }
 
-/// The longest time that something is kept for because a peer says so; code, 22 is 16.4 s. Linux sends 20.
+/// The longest time for which a peer can make this end keep something; code, 22 is 16.4 s. Linux sends 20.
 pub(crate) const LONGEST_CODE: u8 = 22;
 
-/// The time of a timeout code as the CM rounds it: 2^(code - 8) ms, at least 1 ms.
+/// Returns the time of a timeout code as the CM rounds it: 2^(code - 8) ms, at least 1 ms.
 pub(crate) fn code_to_duration(code: u8) -> Duration {
     Duration::from_millis(1 << code.min(31).saturating_sub(8))
 }

@@ -1,4 +1,4 @@
-//! Why a command failed, and the errno that a C program gets for it.
+//! Errors of commands, and the errno that a C program gets for each.
 
 use thiserror::Error;
 
@@ -7,7 +7,7 @@ use crate::group::GroupFault;
 use crate::id::IdState;
 use crate::sink::{ChannelId, IdHandle};
 
-/// Linux's errno values that occur here.
+/// The values of Linux's errno that are used here.
 pub mod errno {
     /// Operation not permitted.
     pub const EPERM: i32 = 1;
@@ -114,7 +114,7 @@ impl core::fmt::Display for Command {
     }
 }
 
-/// Why a command failed. [`errno`](Self::errno) gives the number for a C program.
+/// The reason a command failed. [`errno`](Self::errno) gives the number for a C program.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CmError {
@@ -168,7 +168,7 @@ pub enum CmError {
         /// What it asked for.
         addr: Addr,
     },
-    /// The port is taken, and one of the two claims on it is for every address.
+    /// The port is taken, and one of the two claims on it is for the wildcard address.
     #[error(
         "{command} on {id}: the port of {addr} is in use in this port space: a wildcard address shares it \
          with no other address"
@@ -189,7 +189,7 @@ pub enum CmError {
         /// What was asked.
         command: Command,
     },
-    /// Other ids have all service IDs that could be assigned, or nearly all.
+    /// No service ID is free: other ids have all or nearly all that could be assigned.
     #[error("{command} on {id}: no service ID that could be assigned is free")]
     NoServiceId {
         /// Which.
@@ -215,7 +215,7 @@ pub enum CmError {
         /// What was asked.
         command: Command,
     },
-    /// Ports below 1024 want a privilege.
+    /// Ports below 1024 require a privilege.
     #[error("bind of {id}: port {port} needs CAP_NET_BIND_SERVICE")]
     Permission {
         /// Which.
@@ -229,7 +229,7 @@ pub enum CmError {
         /// Which.
         id: IdHandle,
     },
-    /// The id's group is not joined yet, or did not come, or was lost.
+    /// The id's group is not joined yet, was refused, or was lost.
     #[error(
         "{id} is no member of the group: the network has not answered yet, or an event has told that it refused \
          or lost it (errno {errno})"
@@ -237,10 +237,10 @@ pub enum CmError {
     NoGroup {
         /// Which.
         id: IdHandle,
-        /// ENOTCONN, or that of the event.
+        /// ENOTCONN, or the errno of the event.
         errno: i32,
     },
-    /// A group is asked for as it cannot be.
+    /// The requested multicast group is invalid.
     #[error("join on {id}: {fault}")]
     Group {
         /// Which.
@@ -248,7 +248,7 @@ pub enum CmError {
         /// The field, and why.
         fault: GroupFault,
     },
-    /// The id has as many groups as it may.
+    /// The id has as many groups as its limit allows.
     #[error("join on {id}: it has {max} groups already")]
     TooManyGroups {
         /// Which.
@@ -256,7 +256,7 @@ pub enum CmError {
         /// The limit.
         max: usize,
     },
-    /// The id's device is of iWARP.
+    /// The id's device is an iWARP device, which has no multicast.
     #[error("join on {id}: iWARP has no multicast, use a RoCE or an InfiniBand device")]
     NoMulticast {
         /// Which.
@@ -270,7 +270,7 @@ pub enum CmError {
         /// What was asked.
         command: Command,
     },
-    /// A path record makes no sense for the id.
+    /// A path record does not fit the id.
     #[error("set_path on {id}: {field} of the {path} path contradicts the port or another record")]
     Path {
         /// Which id.
@@ -280,15 +280,15 @@ pub enum CmError {
         /// Which field of its record.
         field: &'static str,
     },
-    /// It is to connect and has no path.
+    /// The id is to connect and has no path.
     #[error("connect of {id}: it has no path to {addr}: resolve the route, or give path records")]
     NoPath {
         /// Which.
         id: IdHandle,
-        /// Where to.
+        /// The destination.
         addr: Addr,
     },
-    /// The channel has as many ids as it may.
+    /// The channel has as many ids as its limit allows.
     #[error("create_id: event channel {} has {max} ids already", channel.0)]
     TooManyIds {
         /// Which channel.
@@ -299,7 +299,7 @@ pub enum CmError {
 }
 
 impl CmError {
-    /// The errno that the kernel's connection manager gives for this.
+    /// Returns the errno that the kernel's connection manager gives for this error.
     pub const fn errno(&self) -> i32 {
         match self {
             Self::NoSuchId { .. } => errno::ENOENT,

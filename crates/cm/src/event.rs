@@ -1,4 +1,4 @@
-//! What ids tell their owners (`rdma_cm_event`; rdma_get_cm_event(3)).
+//! The events of ids (`rdma_cm_event`; rdma_get_cm_event(3)).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -27,9 +27,9 @@ pub enum EventKind {
     ConnectRequest = 4,
     /// The peer accepted. The process brings its queue pair up and calls `establish`.
     ConnectResponse = 5,
-    /// A connection could not be made; status is a negative errno.
+    /// The connection could not be established; status is a negative errno.
     ConnectError = 6,
-    /// The peer does not answer; status is a negative errno. UD: or the SIDR status.
+    /// The peer does not answer; status is a negative errno, or for UD the SIDR status.
     Unreachable = 7,
     /// The peer refused; status is the reason of REJ (IBTA table 108), for UD the SIDR status.
     Rejected = 8,
@@ -49,22 +49,22 @@ pub enum EventKind {
     TimewaitExit = 15,
     /// Names and services were resolved (rdma_resolve_addrinfo(3)).
     AddrinfoResolved = 16,
-    /// They could not be; status is a negative errno.
+    /// Names and services could not be resolved; status is a negative errno.
     AddrinfoError = 17,
-    /// The program's own ([`Manager::write_event`](crate::Manager::write_event)).
+    /// An event that the program wrote ([`Manager::write_event`](crate::Manager::write_event)).
     User = 18,
-    /// LAP: the peer wants the connection to be able to migrate to another path
-    /// ([`Manager::answer_alternate`](crate::Manager::answer_alternate)). Only told to ids with
-    /// [`CmOption::Messages`](crate::CmOption::Messages), as is the next but one.
+    /// LAP: the peer asks to load an alternate path for the connection
+    /// ([`Manager::answer_alternate`](crate::Manager::answer_alternate)). Only ids with
+    /// [`CmOption::Messages`](crate::CmOption::Messages) get this event and `MoreTime`.
     AlternateRequest = 128,
-    /// APR: what became of our LAP. Status is APR's (IBTA table 124), 0 if the peer has loaded the path, or a negative errno.
+    /// APR: the outcome of this end's LAP. Status is APR's (IBTA table 124), 0 if the peer has loaded the path, or a negative errno.
     AlternateResponse = 129,
-    /// MRA: the peer needs more time; status is the code of how long, 4.096 us * 2^code.
+    /// MRA: the peer needs more time; status is the code of that time, 4.096 us * 2^code.
     MoreTime = 130,
 }
 
 impl EventKind {
-    /// Whether a connection has ended, or does not come.
+    /// Returns whether the event ends a connection or an attempt to establish one.
     pub const fn ends_connection(self) -> bool {
         use EventKind as E;
         matches!(
@@ -73,7 +73,7 @@ impl EventKind {
         )
     }
 
-    /// All kinds, in order of their numbers.
+    /// All kinds, in order of their values.
     pub const ALL: [Self; 22] = [
         Self::AddrResolved,
         Self::AddrError,
@@ -99,7 +99,7 @@ impl EventKind {
         Self::MoreTime,
     ];
 
-    /// The name as `rdma_event_str` gives it.
+    /// Returns the name as `rdma_event_str` gives it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AddrResolved => "RDMA_CM_EVENT_ADDR_RESOLVED",
@@ -134,25 +134,25 @@ impl fmt::Display for EventKind {
     }
 }
 
-/// What an event carries besides its status.
+/// The parameters of an event besides its status.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EventParam {
     /// Nothing.
     #[default]
     None,
-    /// Of a connection: the peer's wishes (depths swapped to our point of view) and private data.
+    /// Of a connection: the peer's parameters (depths swapped to this end's point of view) and private data.
     Conn(ConnParam),
-    /// Of datagrams or multicast.
+    /// Of datagrams (UD) or multicast.
     Ud(UdParam),
-    /// Of the program's own: what it wrote.
+    /// Of a program's own event: the value that it wrote.
     Arg(u64),
-    /// Of a lookup at subnet administration: the services that it knows.
+    /// Of a lookup at subnet administration: the services found.
     Services(Vec<IbAddr>),
 }
 
 impl EventParam {
-    /// The private data, if there is any.
+    /// Returns the private data, which may be empty.
     pub fn private_data(&self) -> &[u8] {
         match self {
             Self::None | Self::Arg(_) | Self::Services(_) => &[],
@@ -162,7 +162,7 @@ impl EventParam {
     }
 }
 
-/// Something that happened to an id.
+/// An event of an id.
 ///
 /// Every event counts towards the number that
 /// [`Manager::destroy`](crate::Manager::destroy) returns, so that a process knows how many it must
@@ -170,14 +170,14 @@ impl EventParam {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Event {
-    /// Whose event it is. In CONNECT_REQUEST the new id.
+    /// The id. In CONNECT_REQUEST the new id.
     pub id: IdHandle,
     /// The context given at `create_id`; in CONNECT_REQUEST the listener's. For multicast events
     /// the context given at `join`.
     pub context: u64,
     /// The listener, in CONNECT_REQUEST.
     pub listen_id: Option<IdHandle>,
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
     /// 0, a negative errno, or the peer's reason: see [`EventKind`].
     pub status: i32,
@@ -185,17 +185,17 @@ pub struct Event {
     pub param: EventParam,
     /// Addresses and path, in ADDR_RESOLVED, ROUTE_RESOLVED and CONNECT_REQUEST.
     pub route: Option<Box<Route>>,
-    /// What the queue pair needs, in CONNECT_REQUEST, CONNECT_RESPONSE and UD's ADDR_RESOLVED and
-    /// ESTABLISHED; and what it needs for another alternate path, in ALTERNATE_REQUEST and ALTERNATE_RESPONSE.
+    /// The attributes that the queue pair needs, in CONNECT_REQUEST, CONNECT_RESPONSE and UD's ADDR_RESOLVED and
+    /// ESTABLISHED; and those for another alternate path, in ALTERNATE_REQUEST and ALTERNATE_RESPONSE.
     pub negotiated: Option<Box<Negotiated>>,
-    /// The peer's datagram that is the cause, 256 bytes, of ids with [`CmOption::Messages`](crate::CmOption::Messages).
+    /// The peer's datagram that caused the event, 256 bytes, for ids with [`CmOption::Messages`](crate::CmOption::Messages).
     pub mad: Option<Vec<u8>>,
 }
 
 impl Event {
-    /// The peer's message that is the cause, of ids with [`CmOption::Messages`](crate::CmOption::Messages): CONNECT_REQUEST has REQ or SIDR_REQ,
-    /// CONNECT_RESPONSE REP, ESTABLISHED RTU or SIDR_REP, REJECTED REJ, UNREACHABLE SIDR_REP, DISCONNECTED DREQ or DREP,
-    /// the last three kinds LAP, APR and MRA. None if it has another cause, as a timeout.
+    /// Returns the peer's message that caused the event, for ids with [`CmOption::Messages`](crate::CmOption::Messages): REQ or SIDR_REQ for
+    /// CONNECT_REQUEST, REP for CONNECT_RESPONSE, RTU or SIDR_REP for ESTABLISHED, REJ for REJECTED, SIDR_REP for UNREACHABLE, DREQ or DREP
+    /// for DISCONNECTED; LAP, APR and MRA for the last three kinds. None if the event has another cause, such as a timeout.
     pub fn message(&self) -> Option<CmMad> {
         CmMad::parse(self.mad.as_deref()?).ok()
     }

@@ -1,5 +1,5 @@
-//! What a program may say in the connection manager's messages beyond a connection's parameters, and what it is told of those
-//! of its peer.
+//! The fields of the connection manager's messages that a program may set beyond a connection's parameters, and those of
+//! its peer's messages that it may read.
 //!
 //! InfiniBand's and RoCE's connections only: iWARP has none of these messages.
 
@@ -8,47 +8,47 @@ use alloc::vec::Vec;
 use rdmux_wire::cm::CmMad;
 use rdmux_wire::{Gid, Lid, Mtu, Pkey, Psn, Qkey, Qpn, class_port_info::ClassPortInfo};
 
-/// A field of REQ, REP or MRA, or what the connection manager is to do with messages of the peer's: an option of an id
-/// ([`IdOption::Cm`](crate::IdOption::Cm)). What comes by a listener has the listener's.
+/// A field of REQ, REP or MRA, or how the connection manager handles the peer's messages: an option of an id
+/// ([`IdOption::Cm`](crate::IdOption::Cm)). An id that a connection request creates inherits its listener's options.
 ///
 /// Times are codes of 4.096 us * 2^code, 0 to 31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum CmOption {
-    /// REQ and LAP, remote CM response timeout: in what time the peer should answer (IBTA 12.7.11). Our own messages are sent again
-    /// accordingly, and so is SIDR_REQ, which does not say it. Before `connect`.
+    /// REQ and LAP, remote CM response timeout: the time within which the peer should answer (IBTA 12.7.11). It sets this end's
+    /// retransmission interval, also that of SIDR_REQ, which has no such field. Before `connect`.
     RemoteResponseTimeout(u8),
-    /// REQ, local CM response timeout: in what time we answer (IBTA 12.7.12). The peer sends its messages again accordingly.
-    /// Before `connect`.
+    /// REQ, local CM response timeout: the time within which this end answers (IBTA 12.7.12), which sets the peer's
+    /// retransmission interval. Before `connect`.
     LocalResponseTimeout(u8),
-    /// REQ, max CM retries, 0 to 15: how often either side sends a message again (IBTA 12.7.27); also how often SIDR_REQ is. Before
+    /// REQ, max CM retries, 0 to 15: how often either side retransmits a message (IBTA 12.7.27), SIDR_REQ included. Before
     /// `connect`.
     MaxRetries(u8),
-    /// REQ and REP, starting PSN, 24 bits: the first one that we expect; random unless set (IBTA 12.7.31). Before `connect`,
+    /// REQ and REP, starting PSN, 24 bits: the first PSN that this end expects; random unless set (IBTA 12.7.31). Before `connect`,
     /// `listen` or `accept`.
     StartingPsn(u32),
     /// REQ, path packet payload MTU, at most that of the path (IBTA 12.7.28). Before `connect`.
     PathMtu(Mtu),
-    /// REQ and REP, local Q_Key, which only reliable datagrams have a use for (IBTA 12.7.13). Before `connect` or `accept`.
+    /// REQ and REP, local Q_Key, which only reliable datagrams use (IBTA 12.7.13). Before `connect` or `accept`.
     ///
-    /// SIDR_REP, Q_Key: that of the queue pair that is accepted with, unless
-    /// [`ConnParam::qkey`](crate::ConnParam::qkey) says it. Before `accept`; the port space's unless set.
+    /// SIDR_REP, Q_Key: that of the accepting queue pair, unless
+    /// [`ConnParam::qkey`](crate::ConnParam::qkey) gives it. Before `accept`; the port space's unless set.
     LocalQkey(u32),
-    /// REP, target ACK delay: how long our queue pair takes to acknowledge (IBTA 12.7.33). Before `accept`.
+    /// REP, target ACK delay: how long this end's queue pair takes to acknowledge (IBTA 12.7.33). Before `accept`.
     TargetAckDelay(u8),
-    /// REP, failover accepted; unless set, what became of REQ's alternate path. A path that is not accepted is not loaded. Before
+    /// REP, failover accepted; unless set, the outcome of REQ's alternate path. A path that is not accepted is not loaded. Before
     /// `accept`.
     Failover(Failover),
-    /// MRA, service timeout, of those that are sent because the program has not answered when the peer asks again (IBTA 12.7.32).
+    /// MRA, service timeout: for MRAs sent because the peer retransmits before the program has answered (IBTA 12.7.32).
     ServiceTimeout(u8),
-    /// How often a request may be redirected before it is refused, 0 to 15; 4 unless set. 0 tells redirections as refusals.
+    /// How often a request may be redirected before it counts as refused, 0 to 15; 4 unless set. 0 reports redirections as refusals.
     MaxRedirects(u8),
-    /// Whether the program is told of everything: events have the peer's message ([`Event::message`](crate::Event::message)), and
+    /// Whether the program gets all messages: events carry the peer's message ([`Event::message`](crate::Event::message)), and
     /// LAP and MRA are events. Without it a LAP is refused.
     Messages(bool),
-    /// REQ and REP, local EECN: our end-to-end context, 24 bits, which only reliable datagrams have a use for (IBTA 12.6.5, 12.6.8).
-    /// In REP of XRC the queue pair stands there. Before `connect` or `accept`.
+    /// REQ and REP, local EECN: this end's end-to-end context, 24 bits, which only reliable datagrams use (IBTA 12.6.5, 12.6.8).
+    /// XRC's REP carries the queue pair in this field. Before `connect` or `accept`.
     LocalEecn(u32),
     /// REQ, remote EECN: the peer's end-to-end context, 24 bits, as [`Self::LocalEecn`]. Before `connect`.
     RemoteEecn(u32),
@@ -56,12 +56,12 @@ pub enum CmOption {
     RdcExists(bool),
 }
 
-/// What became of a REQ's alternate path (REP's "failover accepted", IBTA 12.7.30).
+/// The outcome of a REQ's alternate path (REP's "failover accepted", IBTA 12.7.30).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum Failover {
-    /// It was taken, or there was none.
+    /// The path was taken, or there was none.
     #[default]
     Accepted = 0,
     /// This end does not migrate.
@@ -71,7 +71,7 @@ pub enum Failover {
 }
 
 impl Failover {
-    /// That of a code; none for one that means nothing.
+    /// Returns the value of a code; none for an undefined code.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Accepted),
@@ -82,7 +82,7 @@ impl Failover {
     }
 }
 
-/// Messages of which only the private data are a program's.
+/// Messages in which a program sets only the private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Courtesy {
@@ -95,7 +95,7 @@ pub enum Courtesy {
 }
 
 impl Courtesy {
-    /// How many bytes fit.
+    /// Returns how many bytes of private data fit.
     pub const fn room(self) -> usize {
         match self {
             Self::Rtu | Self::Drep => 224,
@@ -104,16 +104,16 @@ impl Courtesy {
     }
 }
 
-/// A refusal with everything that REJ can say (IBTA 12.6.7), or SIDR_REP or APR.
+/// A refusal with all fields of REJ (IBTA 12.6.7), of SIDR_REP or of APR.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Refusal {
-    /// Why: a [`RejReason`](rdmux_wire::cm::RejReason); of a lookup a [`SidrStatus`](rdmux_wire::cm::SidrStatus) but 0; of an
+    /// The reason: a [`RejReason`](rdmux_wire::cm::RejReason); for a lookup a [`SidrStatus`](rdmux_wire::cm::SidrStatus) other than 0; for an
     /// alternate path an [`AprStatus`](rdmux_wire::cm::AprStatus).
     pub reason: u16,
-    /// Additional information, by the reason; at most 72 bytes.
+    /// Additional information, whose meaning depends on the reason; at most 72 bytes.
     pub info: Vec<u8>,
-    /// Bytes for the peer: at most 148, of a lookup 136.
+    /// Private data for the peer: at most 148 bytes, for a lookup 136.
     pub private_data: Vec<u8>,
 }
 
@@ -122,29 +122,29 @@ impl Refusal {
     pub const INFO: usize = 72;
 }
 
-/// Where a peer is to ask instead (IBTA 12.6.7.2, reasons 24 and 25; 12.11.2.1, status 4).
+/// The address to which a peer should send its request instead (IBTA 12.6.7.2, reasons 24 and 25; 12.11.2.1, status 4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Redirect {
-    /// The GID of the port there.
+    /// The GID of that port.
     pub gid: Gid,
-    /// Its LID. On InfiniBand 0 has the path to the GID looked for.
+    /// Its LID. On InfiniBand 0 makes the requester look up the path to the GID.
     pub lid: Lid,
-    /// The partition; zero leaves it as it is.
+    /// The partition; zero leaves the partition unchanged.
     pub pkey: Pkey,
-    /// Service level to there.
+    /// Service level of the path to it.
     pub sl: u8,
-    /// Traffic class to there.
+    /// Traffic class of the path to it.
     pub tclass: u8,
-    /// Flow label to there, 20 bits.
+    /// Flow label of the path to it, 20 bits.
     pub flow_label: u32,
 }
 
 impl Redirect {
-    /// How many bytes of the additional information say where.
+    /// The number of bytes of additional information that hold the address.
     const SAID: u8 = 40;
 
-    /// The additional information that says so: a ClassPortInfo.
+    /// Returns the additional information that encodes the address: a ClassPortInfo.
     pub fn to_info(&self) -> [u8; 72] {
         let info = ClassPortInfo {
             base_version: 1,
@@ -162,7 +162,7 @@ impl Redirect {
         info.to_bytes()
     }
 
-    /// What additional information of this length says, if that is another QP1.
+    /// Decodes additional information of this length, if it names another QP1.
     pub fn of_info(info: &[u8; 72], len: u8) -> Option<Self> {
         let said = ClassPortInfo::from_bytes(info);
         let is_qp1 = said.redirect_qp == Qpn::QP1 && len >= Self::SAID;
@@ -177,7 +177,7 @@ impl Redirect {
     }
 }
 
-/// What the options of an id say; what is not set is the configuration's.
+/// The options of an id; an option that is not set has the configuration's value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fields {
     pub(crate) remote_response_timeout: Option<u8>,
@@ -196,11 +196,11 @@ pub(crate) struct Fields {
     pub(crate) rdc_exists: bool,
 }
 
-/// How often a request may be redirected, unless its program says otherwise.
+/// How often a request may be redirected by default.
 const REDIRECTS: u8 = 4;
 
 impl Fields {
-    /// Takes an option; else what is wrong with it.
+    /// Sets an option. The error says what is wrong with it.
     pub(crate) fn set(&mut self, option: CmOption) -> Result<(), &'static str> {
         let code =
             |code| if code > 31 { Err("the timeout code exceeds 31") } else { Ok(Some(code)) };
@@ -228,33 +228,33 @@ impl Fields {
         Ok(())
     }
 
-    /// How often a request may be redirected.
+    /// Returns how often a request may be redirected.
     pub(crate) fn redirects(&self) -> u8 {
         self.max_redirects.unwrap_or(REDIRECTS)
     }
 }
 
-/// The message that is being looked at, for events that tell of it.
+/// The message being processed, for events that carry it.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived(Option<[u8; 256]>);
 
 impl Arrived {
-    /// A datagram came.
+    /// Records a datagram that has arrived.
     pub(crate) fn set(&mut self, mad: &[u8]) {
         self.0 = mad.try_into().ok();
     }
 
-    /// It came some time ago, and is looked at now.
+    /// Records a message that arrived earlier and is processed now.
     pub(crate) fn again(&mut self, mad: &CmMad) {
         self.0 = Some(mad.to_bytes());
     }
 
-    /// What happens from now on is of another cause.
+    /// Forgets the message: what happens next has another cause.
     pub(crate) fn clear(&mut self) {
         self.0 = None;
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the message.
     pub(crate) fn bytes(&self) -> Option<Vec<u8>> {
         self.0.map(Vec::from)
     }

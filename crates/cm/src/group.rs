@@ -1,4 +1,4 @@
-//! Multicast groups: how programs name them, and what they ask for.
+//! Names and parameters of multicast groups.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ use rdmux_wire::{Gid, Mtu, Pkey, Qkey};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum GroupAddr {
-    /// A multicast IP address, of which the connection manager makes the group's GID.
+    /// A multicast IP address, from which the connection manager derives the group's GID.
     Ip(IpAddr),
     /// The group's GID. Zero names a new group, whose GID subnet administration assigns.
     Gid(Gid),
@@ -20,12 +20,12 @@ impl GroupAddr {
     /// A group that has no GID yet.
     pub const NEW: Self = Self::Gid(Gid::ZERO);
 
-    /// Whether it is a group that has no GID yet.
+    /// Returns whether it names a group that has no GID yet.
     pub fn is_new(&self) -> bool {
         *self == Self::NEW
     }
 
-    /// The IP address; of a GID the one that it is on RoCE, and else the GID in the form of IPv6.
+    /// Returns the IP address. For a GID: the IP address that it maps on RoCE, otherwise the GID written as an IPv6 address.
     pub fn ip(&self) -> IpAddr {
         match self {
             Self::Ip(ip) => *ip,
@@ -33,12 +33,12 @@ impl GroupAddr {
         }
     }
 
-    /// Whether it is one group and no host.
+    /// Returns whether it is a multicast address.
     pub fn is_multicast(&self) -> bool {
         self.ip().is_multicast()
     }
 
-    /// With an IPv4 address as such, also if it came as one of IPv6.
+    /// Returns the address with an IPv4-mapped IPv6 address converted to IPv4.
     #[must_use]
     pub fn canonical(self) -> Self {
         match self {
@@ -93,20 +93,20 @@ pub enum JoinFlags {
     SendOnlyFullMember,
 }
 
-/// A wish to be a member of a group.
+/// A request to join a multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupWish {
     /// By address, with the parameters of IP over InfiniBand's broadcast group (rdma_join_multicast(3)).
     Address {
-        /// The group.
+        /// The address of the group.
         group: GroupAddr,
-        /// Its partition. Zero is that of the id.
+        /// Its partition. Zero is the id's partition.
         pkey: Pkey,
-        /// What kind of member.
+        /// The kind of membership.
         flags: JoinFlags,
     },
-    /// By a record and the components of it that count: on InfiniBand they reach subnet administration as they are
-    /// (IBTA 15.2.5.17). What kind of member is in its join state.
+    /// By a record and the mask of its components that count. On InfiniBand subnet administration gets both unchanged
+    /// (IBTA 15.2.5.17). The record's join state gives the kind of membership.
     Record {
         /// The record.
         record: McMemberRecord,
@@ -115,12 +115,12 @@ pub enum GroupWish {
     },
 }
 
-/// What is wrong with a wish: the field, by its name in C, and why.
+/// What is wrong with a request to join: the field, by its name in C, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupFault {
     /// The field.
     pub field: &'static str,
-    /// What it must be.
+    /// What the field must be.
     pub why: &'static str,
 }
 
@@ -135,12 +135,12 @@ const fn fault(field: &'static str, why: &'static str) -> Result<(), GroupFault>
 }
 
 impl GroupWish {
-    /// A wish to be a member of a group by its address.
+    /// Returns a request to join a group by its address.
     pub fn address(group: impl Into<GroupAddr>, flags: JoinFlags) -> Self {
         Self::Address { group: group.into().canonical(), pkey: Pkey(0), flags }
     }
 
-    /// The group.
+    /// Returns the group.
     pub fn group(&self) -> GroupAddr {
         match self {
             Self::Address { group, .. } => group.canonical(),
@@ -149,7 +149,7 @@ impl GroupWish {
         }
     }
 
-    /// What kind of member.
+    /// Returns the kind of membership.
     pub fn join_state(&self) -> JoinState {
         match self {
             Self::Address { flags: JoinFlags::FullMember, .. } => JoinState::FULL_MEMBER,
@@ -160,15 +160,15 @@ impl GroupWish {
         }
     }
 
-    /// Whether the member is to receive what is sent to the group.
+    /// Returns whether the member receives what is sent to the group.
     pub fn hears(&self) -> bool {
         self.join_state().intersects(JoinState::FULL_MEMBER | JoinState::NON_MEMBER)
     }
 
-    /// Whether it makes sense, whatever the port is.
+    /// Checks the fields that are valid or invalid whatever the port is.
     ///
     /// # Errors
-    /// The first field that does not.
+    /// The first field that is invalid.
     pub fn check(&self) -> Result<(), GroupFault> {
         let group = self.group();
         match self {
@@ -186,11 +186,11 @@ impl GroupWish {
         }
     }
 
-    /// The group as it is where addresses are GIDs (RoCE), on an address of a port with this MTU. There is no administration, so
-    /// a record chooses its Q_Key, service level, flow label, traffic class and hop limit, and cannot choose the rest.
+    /// Returns the group as it is where addresses are GIDs (RoCE), for an address of a port with this MTU. RoCE has no subnet
+    /// administration, so a record chooses its Q_Key, service level, flow label, traffic class and hop limit, and nothing else.
     ///
     /// # Errors
-    /// The field that asks for what such a group cannot be.
+    /// The field that asks for something that such a group cannot have.
     pub fn over_ip(
         &self,
         local: IpAddr,
@@ -225,7 +225,7 @@ impl GroupWish {
     }
 }
 
-/// Whether a record's fields are values that they may have.
+/// Checks that a record's fields have defined values.
 fn check_record(record: &McMemberRecord, mask: Mask) -> Result<(), GroupFault> {
     const NIBBLE: &str = "more than 4 bits";
     const SIX_BITS: &str = "more than 6 bits";
@@ -256,7 +256,7 @@ fn check_record(record: &McMemberRecord, mask: Mask) -> Result<(), GroupFault> {
     }
 }
 
-/// Whether a record asks for a group as it is on RoCE.
+/// Checks that a record asks for a group that can exist on RoCE.
 fn fits_ip(record: &McMemberRecord, mask: Mask, group: &McMemberRecord) -> Result<(), GroupFault> {
     let differs = |component, is_same: bool| mask.contains(component) && !is_same;
     let mtu = match record.mtu_selector {
@@ -280,7 +280,7 @@ fn fits_ip(record: &McMemberRecord, mask: Mask, group: &McMemberRecord) -> Resul
     }
 }
 
-/// A group with what a record may choose.
+/// Returns the group with the components that a record may choose.
 fn chosen(record: &McMemberRecord, mask: Mask, group: McMemberRecord) -> McMemberRecord {
     let counts = |component| mask.contains(component);
     let pick = |component, value: u8, default: u8| if counts(component) { value } else { default };

@@ -1,8 +1,8 @@
 //! Connections as state machines without I/O: IB CM, SIDR and the ids that multiplex over them.
 //!
-//! A program names its side of a connection by an *id* (`rdma_cm_id`), which works like a
-//! socket: it is bound, it listens or connects, and what happens to it is told in *events* on an
-//! *event channel*. [`Manager`] holds all ids of one host. It does no I/O and asks no clock:
+//! A program identifies its side of a connection by an *id* (`rdma_cm_id`), which works like a
+//! socket: it is bound, it listens or connects, and it reports *events* on an
+//! *event channel*. [`Manager`] holds all ids of one host. It does no I/O and reads no clock:
 //!
 //! ```text
 //!   commands: create_id bind resolve_addr connect accept ..        id/
@@ -15,11 +15,11 @@
 //!        |  handle_mad  handle_timeout  handle_path ..         rdmux_wire::cm, ::mad
 //! ```
 //!
-//! The driver passes time and input in, and implements [`Sink`] for what comes out. After each
+//! The driver passes in time and input, and implements [`Sink`] for the output. After each
 //! call it asks [`Manager::poll_timeout`] when to call [`Manager::handle_timeout`] at the latest.
 //!
-//! What a process needs to bring its queue pair up comes with the events ([`Negotiated`]), so that
-//! the process modifies its queue pair without asking the service again.
+//! The events carry all attributes that a process needs to bring its queue pair up ([`Negotiated`]), so that
+//! it modifies its queue pair without asking the service again.
 #![no_std]
 #![forbid(unsafe_code)]
 

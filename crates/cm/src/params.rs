@@ -1,4 +1,4 @@
-//! Plain values: what programs pass in, and what connections agree on.
+//! Plain values: the parameters of programs, and those that connections agree on.
 
 use alloc::vec::Vec;
 use rdmux_transport::attr::{
@@ -10,65 +10,65 @@ use rdmux_wire::{AckTimeout, Gid, Lid, Mtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 use crate::address::Addr;
 use crate::fields::{CmOption, Failover};
 
-/// What a program says when it connects or accepts, and what it learns of the peer's wishes in
-/// events (`rdma_conn_param`; rdma_connect(3)).
+/// The parameters of a program that connects or accepts, and in events those of its
+/// peer (`rdma_conn_param`; rdma_connect(3)).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ConnParam {
-    /// Bytes for the peer. Limits: connect 56 (TCP) or 180 (UDP, IPoIB), accept 196 or 136; over
-    /// iWARP 508 both ways. In events it has the full size of the field, for the wire carries no
-    /// length; over iWARP it does, and these are the peer's bytes.
+    /// Private data for the peer. Limits: connect 56 (TCP) or 180 (UDP, IPoIB), accept 196 or 136; over
+    /// iWARP 508 both ways. In events they have the full size of the field, because messages carry no
+    /// length. iWARP's do, so there they are exactly the peer's bytes.
     pub private_data: Vec<u8>,
-    /// READs and atomics that we serve at a time.
+    /// READs and atomics that this end serves at a time.
     pub responder_resources: u8,
-    /// READs and atomics that we may have outstanding.
+    /// READs and atomics that this end may have outstanding.
     pub initiator_depth: u8,
     /// End-to-end flow control (the responder's credits).
     pub flow_control: bool,
     /// Retries of the transport, 0 to 7; larger is 7. Connect only.
     pub retry_count: u8,
-    /// Retries after receiver-not-ready that the peer shall make, 0 to 7; larger is 7.
+    /// Retries after receiver-not-ready that the peer should make, 0 to 7; larger is 7.
     pub rnr_retry_count: u8,
-    /// Whether our queue pair receives from a shared receive queue. With XRC the receiving end always
+    /// Whether this end's queue pair receives from a shared receive queue. With XRC the receiving end always
     /// does, and the sending end never.
     pub srq: bool,
-    /// Our queue pair. In events the peer's.
+    /// This end's queue pair. In events the peer's.
     pub qp_num: Qpn,
-    /// UD accept only: our Q_Key. `None` leaves it to the id's option ([`CmOption::LocalQkey`]), and that to the port space.
+    /// UD accept only: this end's Q_Key. `None` uses the id's option ([`CmOption::LocalQkey`]), and without that the port space's.
     pub qkey: Option<Qkey>,
-    /// Enhanced connection establishment; not of UD. In events the peer's.
+    /// Enhanced connection establishment; not for UD. In events the peer's.
     pub ece: Ece,
     /// iWARP, connect: whether either side may send first (RFC 6581). If not, the side that
-    /// connects must, and the other waits for it. `None` leaves it to the id's option
-    /// ([`IdOption::PeerToPeer`]), and that to the configuration. In events what holds, `None` where
+    /// connects must, and the other waits for it. `None` uses the id's option
+    /// ([`IdOption::PeerToPeer`]), and without that the configuration. In events the negotiated value, `None` where
     /// there is no such rule.
     pub peer_to_peer: Option<bool>,
 }
 
-/// Enhanced connection establishment: what a vendor's adapters tell each other when they connect
-/// (`ibv_ece`; rdma_set_local_ece(3)). All zero says nothing.
+/// Enhanced connection establishment: options that a vendor's adapters exchange when they connect
+/// (`ibv_ece`; rdma_set_local_ece(3)). All zero means no options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Ece {
-    /// Whose options they are, 24 bits; 0 for nobody's.
+    /// The vendor that defines the options, 24 bits; 0 for none.
     pub vendor_id: u32,
-    /// The vendor's own.
+    /// The vendor's options.
     pub options: u32,
 }
 
 impl ConnParam {
-    /// As many READs and atomics as possible: what the device can do, or what the peer asked for
+    /// As many READs and atomics as possible: the device's limit, or the peer's request
     /// (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
     pub const MAX_DEPTH: u8 = 0xff;
 }
 
-/// How to reach a datagram peer or a group (`rdma_ud_param`).
+/// The parameters for reaching a datagram peer or a group (`rdma_ud_param`).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct UdParam {
-    /// Bytes of the peer.
+    /// The peer's private data.
     pub private_data: Vec<u8>,
-    /// What to make an address handle of.
+    /// The address vector for an address handle.
     pub av: AddressVector,
     /// The peer's queue pair; 0xFFFFFF for a group.
     pub qp_num: Qpn,
@@ -76,19 +76,19 @@ pub struct UdParam {
     pub qkey: Qkey,
 }
 
-/// The way between two addresses (`rdma_route`).
+/// The route between two addresses (`rdma_route`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Route {
-    /// Our address.
+    /// The local address.
     pub src: Addr,
     /// The peer's address.
     pub dst: Addr,
     /// The device of [`LocalAddress::device`](crate::LocalAddress::device).
     pub device: u32,
-    /// Our GID.
+    /// The local GID.
     pub sgid: Gid,
-    /// Our LID with its path bits; 0 where there are no LIDs.
+    /// The local LID with its path bits; 0 where there are no LIDs.
     pub slid: Lid,
     /// The address vector towards the peer. `dgid` is the peer's GID even where there is no GRH.
     pub av: AddressVector,
@@ -102,12 +102,12 @@ pub struct Route {
     pub packet_lifetime: u8,
 }
 
-/// A path record of a program's, and what it is for (`struct ibv_path_data`).
+/// A path record from a program, and its purpose (`struct ibv_path_data`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathData {
     /// The flags below.
     pub flags: u32,
-    /// The record. Selectors are not looked at: a value is meant exactly.
+    /// The record. Selectors are ignored: a value is exact.
     pub record: PathRecord,
 }
 
@@ -118,34 +118,34 @@ impl PathData {
     pub const PRIMARY: u32 = 1 << 1;
     /// For the alternate path.
     pub const ALTERNATE: u32 = 1 << 2;
-    /// From us to the peer.
+    /// From this end to the peer.
     pub const OUTBOUND: u32 = 1 << 3;
-    /// From the peer to us.
+    /// From the peer to this end.
     pub const INBOUND: u32 = 1 << 4;
-    /// The way back is the same.
+    /// The path back is the reverse of this one.
     pub const INBOUND_REVERSE: u32 = 1 << 5;
-    /// There and back the same way.
+    /// The same path in both directions.
     pub const BIDIRECTIONAL: u32 = Self::OUTBOUND | Self::INBOUND_REVERSE;
-    /// For the connection and its manager, there and back the same way, as ACM services give it.
+    /// For the connection and its manager, the same path in both directions, as ACM services return it.
     pub const WHOLE: u32 = Self::GMP | Self::PRIMARY | Self::BIDIRECTIONAL;
 }
 
-/// By the number of retries, the shortest pauses with which a peer that finds us without a receive waits for 50 ms altogether: a
-/// thread that is to post the receive may not have the processor for tens of milliseconds.
+/// The RNR timer codes by number of retries: the shortest pause with which a peer that finds no receive posted retries for 50 ms
+/// altogether. A thread that must post the receive may not get the processor for tens of milliseconds.
 const ENOUGH: [u8; 7] = [0, 25, 23, 22, 21, 20, 20];
 
-/// What both sides of a connection agreed on, as far as it is known: everything that a queue
+/// The parameters that both sides of a connection agreed on, as far as they are known: all that a queue
 /// pair needs.
 ///
-/// It comes with CONNECT_REQUEST (then [`accept`](Self::accept) puts the program's own parameters
-/// in), with CONNECT_RESPONSE and, for UD, with ADDR_RESOLVED.
+/// CONNECT_REQUEST carries them (then [`accept`](Self::accept) fills in the program's own parameters),
+/// as do CONNECT_RESPONSE and, for UD, ADDR_RESOLVED.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Negotiated {
     /// The transport service.
     pub qp_type: QpType,
-    /// What carries it. With iWARP only the depths count, and a queue pair has no attributes to be
-    /// set but those of INIT: it goes to RTS when the stream arrives.
+    /// The transport. With iWARP only the depths matter, and only INIT sets attributes of the
+    /// queue pair: it enters RTS when the stream arrives.
     pub transport: TransportType,
     /// The path.
     pub av: AddressVector,
@@ -153,35 +153,35 @@ pub struct Negotiated {
     pub path_mtu: Mtu,
     /// Index of the P_Key.
     pub pkey_index: u16,
-    /// Our Q_Key; UD.
+    /// This end's Q_Key; UD.
     pub qkey: Qkey,
     /// The peer's queue pair.
     pub dest_qpn: Qpn,
     /// The first PSN of the peer.
     pub rq_psn: Psn,
-    /// Our first PSN.
+    /// This end's first PSN.
     pub sq_psn: Psn,
-    /// READs and atomics that we may have outstanding.
+    /// READs and atomics that this end may have outstanding.
     pub max_rd_atomic: u8,
-    /// READs and atomics that we serve at a time.
+    /// READs and atomics that this end serves at a time.
     pub max_dest_rd_atomic: u8,
-    /// What a sender waits when we have no receive posted.
+    /// How long a sender waits when this end has no receive posted.
     pub min_rnr_timer: RnrTimer,
-    /// How long we wait for an acknowledgement.
+    /// How long this end waits for an acknowledgement.
     pub timeout: AckTimeout,
-    /// Our retries after timeouts.
+    /// This end's retries after timeouts.
     pub retry_cnt: u8,
-    /// Our retries after receiver-not-ready.
+    /// This end's retries after receiver-not-ready.
     pub rnr_retry: u8,
     /// Whether the peer has a shared receive queue.
     pub srq: bool,
-    /// The path that the connection may migrate to.
+    /// The alternate path of the connection.
     pub alternate: Option<Alternate>,
-    /// The queue pair is in RTS already, and gets another alternate path.
+    /// Whether the queue pair is in RTS already and gets another alternate path.
     pub reloads: bool,
 }
 
-/// The path that a connection may migrate to (IBTA 17.2.8), as a queue pair is told of it.
+/// The alternate path of a connection (IBTA 17.2.8), as attributes of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Alternate {
@@ -189,13 +189,13 @@ pub struct Alternate {
     pub av: AddressVector,
     /// Index of the P_Key.
     pub pkey_index: u16,
-    /// How long we wait for an acknowledgement there.
+    /// How long this end waits for an acknowledgement on it.
     pub timeout: AckTimeout,
 }
 
 impl Negotiated {
-    /// On the accepting side: what holds once `param` is passed to
-    /// [`Manager::accept`](crate::Manager::accept).
+    /// Applies the accepting program's `param`, as [`Manager::accept`](crate::Manager::accept)
+    /// will.
     pub fn accept(&mut self, param: &ConnParam) {
         if param.initiator_depth != ConnParam::MAX_DEPTH {
             self.max_rd_atomic = param.initiator_depth;
@@ -206,7 +206,7 @@ impl Negotiated {
         self.bear(param.rnr_retry_count);
     }
 
-    /// What holds once an option is set that the service has taken ([`Manager::set_option`](crate::Manager::set_option)).
+    /// Applies an option that the service has accepted ([`Manager::set_option`](crate::Manager::set_option)).
     pub fn take_option(&mut self, option: CmOption) {
         match option {
             CmOption::StartingPsn(psn) => self.rq_psn = Psn::new(psn),
@@ -216,10 +216,10 @@ impl Negotiated {
         }
     }
 
-    /// Asks the peer, which sends again this often, for pauses by which it waits long [`ENOUGH`].
+    /// Raises the RNR timer so that a peer with this many retries waits long [`ENOUGH`].
     pub(crate) fn bear(&mut self, retries: u8) {
         let least = self.min_rnr_timer;
-        // 7 is for ever, and 0 does not wait.
+        // 7 retries for ever, and 0 does not wait.
         if !(1..7).contains(&retries) {
             return;
         }
@@ -229,10 +229,10 @@ impl Negotiated {
         }
     }
 
-    /// The attributes that take a queue pair to `state`, and which of them are meant, as
-    /// `rdma_init_qp_attr` gives them. INIT, RTR and RTS have some; any other state has only
-    /// itself. An alternate path is loaded on the way to RTR, and asked to be used if need be on the way to RTS; of a
-    /// queue pair that [`reloads`](Self::reloads) one both are all there is to RTS.
+    /// Returns the attributes that take a queue pair to `state`, and the mask of those that are set, as
+    /// `rdma_init_qp_attr` does. INIT, RTR and RTS have some; any other state has only
+    /// itself. An alternate path is loaded on the way to RTR, and armed for migration on the way to RTS. A
+    /// queue pair that [`reloads`](Self::reloads) one gets only these two on the way to RTS.
     pub fn qp_attr(&self, state: QpState) -> (QpAttr, AttrMask) {
         let mut mask = AttrMask::STATE;
         if self.reloads && state == QpState::Rts {
@@ -306,7 +306,7 @@ impl Negotiated {
         }
     }
 
-    /// Peers of a connected queue pair may WRITE; READ and atomics if we have resources for them.
+    /// Returns the peer's access to a connected queue pair: WRITE, and READ and atomics if this end has resources for them.
     fn access(&self) -> Access {
         match (self.qp_type, self.max_dest_rd_atomic) {
             (QpType::Ud, _) => Access::empty(),
@@ -323,7 +323,7 @@ impl Negotiated {
 pub enum IdOption {
     /// Type of service of everything that the connection sends. Before `connect`.
     Tos(u8),
-    /// Whether the address may be bound while other ids that also say so have it. Before `bind`; later, but not of a listener, only to allow it.
+    /// Whether ids that all set this option may share a bound address. Before `bind`; later only to allow it, and not for a listener.
     ReuseAddr(bool),
     /// Whether an IPv6 wildcard listener refuses IPv4. Before `listen`, and before the id resolves an address.
     AfOnly(bool),
@@ -343,7 +343,7 @@ mod tests {
 
     use super::*;
 
-    /// The code that a queue pair asks for whose peer sends again this often.
+    /// Returns the code that a queue pair asks for when its peer has this many retries.
     fn code(least: u8, retries: u8) -> u8 {
         let mut negotiated = Negotiated {
             qp_type: QpType::Rc,

@@ -1,4 +1,4 @@
-//! Paths: how packets get from one port to another, and how the driver is asked for one.
+//! Paths of packets from one port to another, and the driver's path queries.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -8,25 +8,25 @@ use rdmux_wire::{Gid, Lid, Mtu, Pkey, Qpn, ServiceId};
 
 use crate::address::Addr;
 
-/// How a management datagram travels, or travelled: from our QP1 along an address vector.
+/// The path of a management datagram: from the local QP1 along an address vector.
 ///
 /// | | RoCEv2 | InfiniBand, with GRH | InfiniBand, without |
 /// |---|---|---|---|
-/// | `local` | our IP address | our GID | the port's default GID |
+/// | `local` | the local IP address | the local GID | the port's default GID |
 /// | `av.is_global` | yes | yes | no |
 /// | `av.dgid` | the peer's IP address | the peer's GID | zero, or the peer's GID where it is known |
 /// | `av.dlid`, `av.sl`, `av.src_path_bits` | 0 | as in the LRH | as in the LRH |
 /// | `pkey_index` | 0 | the index of the P_Key | the index of the P_Key |
 ///
-/// Of a datagram that came this is the way back to its sender.
+/// For a received datagram this is the path back to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadPath {
-    /// The device of [`LocalAddress::device`](crate::LocalAddress::device); which port of it, `av.port_num` says.
+    /// The device of [`LocalAddress::device`](crate::LocalAddress::device); `av.port_num` gives the port.
     pub device: u32,
-    /// Our GID.
+    /// The local GID.
     pub local: Gid,
-    /// The way to the peer. The hop limit and the flow label are only for sending; the GID index of a received one may be left
-    /// out, since `local` says it.
+    /// The address vector to the peer. Hop limit and flow label matter only for sending. The GID index of a received datagram may be
+    /// left out, because `local` gives the GID.
     pub av: AddressVector,
     /// Index of the P_Key in the port's table.
     pub pkey_index: u16,
@@ -34,7 +34,7 @@ pub struct MadPath {
     pub remote_qpn: Qpn,
 }
 
-/// Who is at the other end of a path, as packets tell: a GID if they have a GRH, otherwise a LID, which is known in the subnet of
+/// The other end of a path, as packets identify it: a GID if they have a GRH, otherwise a LID, which is valid in the subnet of
 /// one port only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Peer {
@@ -42,7 +42,7 @@ pub enum Peer {
     Gid(Gid),
     /// The LID.
     Lid {
-        /// The port of ours.
+        /// The local port.
         port: u8,
         /// The peer's LID.
         lid: u16,
@@ -50,7 +50,7 @@ pub enum Peer {
 }
 
 impl MadPath {
-    /// QP1 to QP1 of device 0 between two IP addresses, as on RoCEv2; hop limit, traffic class and flow label are 0.
+    /// Returns the path from QP1 to QP1 of device 0 between two IP addresses, as on RoCEv2; hop limit, traffic class and flow label are 0.
     pub fn between(local: IpAddr, remote: IpAddr) -> Self {
         Self {
             device: 0,
@@ -66,17 +66,17 @@ impl MadPath {
         }
     }
 
-    /// Our IP address and the peer's, for which the GIDs stand on RoCEv2.
+    /// Returns the local IP address and the peer's, which the GIDs map on RoCEv2.
     pub(crate) fn addresses(&self) -> (IpAddr, IpAddr) {
         (self.local.ip(), self.remote().ip())
     }
 
-    /// The peer's GID; zero where only its LID is known.
+    /// Returns the peer's GID; zero where only its LID is known.
     pub const fn remote(&self) -> Gid {
         self.av.dgid
     }
 
-    /// Who is at the other end.
+    /// Returns the other end.
     pub const fn peer(&self) -> Peer {
         match self.av.is_global {
             true => Peer::Gid(self.av.dgid),
@@ -84,51 +84,51 @@ impl MadPath {
         }
     }
 
-    /// What the peer sees when a datagram comes along this path between two GIDs, as on RoCEv2: both ends
-    /// change places.
+    /// Returns the path as the peer sees it when a datagram arrives along this one between two GIDs, as on RoCEv2, with the ends
+    /// swapped.
     #[must_use]
     pub fn seen_by_peer(&self) -> Self {
         Self { local: self.av.dgid, av: AddressVector { dgid: self.local, ..self.av }, ..*self }
     }
 
-    /// The same path for a reply: with a hop limit of our own, not with what was left of the peer's.
+    /// Returns the path for a reply: with this end's hop limit, not the remainder of the peer's.
     #[must_use]
     pub(crate) fn reply(&self, hop_limit: u8) -> Self {
         Self { av: AddressVector { hop_limit, ..self.av }, ..*self }
     }
 }
 
-/// A question for the path to a peer, which the driver answers with
+/// A query for the path to a peer, which the driver answers with
 /// [`Manager::handle_path`](crate::Manager::handle_path), at once or later.
 ///
 /// On RoCE and iWARP the path follows from the addresses, and the answer is [`by_address`](Self::by_address).
-/// InfiniBand asks subnet administration for a path record (IBTA 15.2.5.16).
+/// On InfiniBand the driver asks subnet administration for a path record (IBTA 15.2.5.16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathQuery {
-    /// Which of the id's queries this is; the answer says it again.
+    /// The number of this query among the id's; the answer repeats it.
     pub attempt: u32,
     /// The device of [`LocalAddress::device`](crate::LocalAddress::device).
     pub device: u32,
-    /// Our address.
+    /// The local address.
     pub src: Addr,
     /// The peer's address.
     pub dst: Addr,
-    /// The service that the program will ask the peer for, by which a subnet may tell qualities of service apart.
+    /// The service that the program will contact, by which a subnet may distinguish qualities of service.
     pub service_id: ServiceId,
-    /// The path by the addresses alone, with the traffic class that the program wants.
+    /// The path by the addresses alone, with the program's traffic class.
     pub by_address: Path,
-    /// After this the machine gives up by itself and takes no notice of the answer.
+    /// After this time the machine gives up by itself and ignores the answer.
     pub timeout: Duration,
 }
 
-/// The path from one of our ports to a peer's: a path record, and where its GID and P_Key are in our port's tables.
+/// The path from a local port to a peer's: a path record, and the indexes of its GID and P_Key in the local port's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Our GID.
+    /// The local GID.
     pub local: Gid,
-    /// Our LID with its path bits; 0 where there are no LIDs.
+    /// The local LID with its path bits; 0 where there are no LIDs.
     pub slid: Lid,
-    /// Our LID to which the peer's packets come, which may be another one; a driver may leave it 0 for `slid`.
+    /// The local LID to which the peer sends, which may be another one; a driver may leave it 0 for `slid`.
     pub back_lid: Lid,
     /// The address vector towards the peer. `dgid` is the peer's GID even where there is no GRH.
     pub av: AddressVector,
@@ -145,11 +145,11 @@ pub struct Path {
 /// The paths of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// The one that it begins with.
+    /// The path at the start.
     pub primary: Path,
-    /// The one that it may migrate to.
+    /// The path that the connection may migrate to.
     pub alternate: Option<Path>,
-    /// That of the connection manager's own datagrams, if it is another one.
+    /// The path of the connection manager's own datagrams, if it differs.
     pub cm: Option<Path>,
 }
 
@@ -160,13 +160,13 @@ impl From<Path> for Paths {
 }
 
 impl Path {
-    /// With what a driver may leave out, and a lifetime that is a code.
+    /// Fills in the fields that a driver may leave out, and clamps the lifetime to a code.
     pub(crate) fn normal(self) -> Self {
         let back_lid = if self.back_lid == Lid(0) { self.slid } else { self.back_lid };
         Self { back_lid, packet_lifetime: self.packet_lifetime.min(31), ..self }
     }
 
-    /// How datagrams to QP1 travel along it, by its address vector as the program's options changed it.
+    /// Returns the path of datagrams to QP1 along this path, with its address vector as changed by the program's options.
     pub(crate) const fn mad_path(&self, device: u32, av: AddressVector) -> MadPath {
         MadPath { device, local: self.local, av, pkey_index: self.pkey_index, remote_qpn: Qpn::QP1 }
     }
@@ -187,7 +187,7 @@ mod tests {
             av: AddressVector { is_global: false, dlid, sl: 3, src_path_bits: 1, ..roce.av },
             ..roce
         };
-        // Whatever is known of the peer's GID, its packets do not say it.
+        // Even if the peer's GID is known, its packets do not carry it.
         assert_eq!(by_lid(7).peer(), Peer::Lid { port: 1, lid: 7 });
         assert_ne!(by_lid(7).peer(), by_lid(8).peer());
         assert_ne!(by_lid(7).peer(), roce.peer());

@@ -1,4 +1,4 @@
-//! Port spaces and their tables: which id has which port.
+//! Port spaces and their tables of ids by port.
 //!
 //! RDMA ports are a namespace of their own: port 7174 of [`PortSpace::Tcp`] has nothing to do with
 //! a TCP socket on 7174.
@@ -21,14 +21,14 @@ pub enum PortSpace {
     Tcp = 0x0106,
     /// Datagrams (UD), multicast.
     Udp = 0x0111,
-    /// Datagrams in IPoIB's groups.
+    /// Datagrams in IPoIB groups.
     IpoIb = 0x0002,
     /// InfiniBand services, of any transport.
     Ib = 0x013f,
 }
 
 impl PortSpace {
-    /// From its number.
+    /// Returns the port space of a number.
     pub const fn from_code(code: u16) -> Option<Self> {
         Some(match code {
             0x0106 => Self::Tcp,
@@ -38,18 +38,18 @@ impl PortSpace {
             _ => return None,
         })
     }
-    /// Its number.
+    /// Returns its number.
     pub const fn code(self) -> u16 {
         self as u16
     }
 }
 
-/// Why a port could not be had.
+/// Why a port is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortError {
     /// Another id has it on the same address.
     InUse,
-    /// Another id has it, and one of the two is for every address.
+    /// Another id has it, and one of the two has the wildcard address.
     Wildcard,
     /// No ephemeral port is free.
     Exhausted,
@@ -58,7 +58,7 @@ pub(crate) enum PortError {
 }
 
 impl PortError {
-    /// As the caller of `command`, which was to bind `id` to `addr`, is told.
+    /// Converts it to the error of `command`, which was to bind `id` to `addr`.
     pub(crate) fn of(self, id: IdHandle, command: Command, addr: Addr) -> CmError {
         match self {
             Self::InUse => CmError::AddrInUse { id, command, addr },
@@ -75,18 +75,18 @@ pub(crate) struct Claim {
     pub(crate) id: IdHandle,
     /// The local address, or a wildcard.
     pub(crate) ip: IpAddr,
-    /// Whether an IPv6 wildcard leaves IPv4 alone.
+    /// Whether an IPv6 wildcard excludes IPv4.
     pub(crate) af_only: bool,
-    /// Whether others that say so too may have the port.
+    /// Whether others that set this too may share the port.
     pub(crate) reuse: bool,
-    /// Where the id wants to connect to.
+    /// The peer to which the id will connect.
     pub(crate) peer: Option<SocketAddr>,
     /// Whether the id listens.
     pub(crate) listening: bool,
 }
 
 impl Claim {
-    /// Whether this covers requests to `ip`.
+    /// Returns whether this covers requests to `ip`.
     fn covers(&self, ip: IpAddr) -> bool {
         if self.ip.is_unspecified() {
             self.ip.is_ipv4() == ip.is_ipv4() || (self.ip.is_ipv6() && !self.af_only)
@@ -94,17 +94,17 @@ impl Claim {
             self.ip == ip
         }
     }
-    /// Whether some address belongs to both.
+    /// Returns whether the addresses of both overlap.
     fn overlaps(&self, other: &Self) -> bool {
         self.covers(other.ip) || other.covers(self.ip)
     }
-    /// Why the two cannot both have a port of which some address belongs to both. The kernel's connection
-    /// manager tells these apart (`cma_check_port`).
+    /// Returns why two claims whose addresses overlap cannot share a port. The kernel's connection
+    /// manager distinguishes the same cases (`cma_check_port`).
     fn conflict(&self, other: &Self) -> PortError {
         let any = self.ip.is_unspecified() || other.ip.is_unspecified();
         if any { PortError::Wildcard } else { PortError::InUse }
     }
-    /// Whether both are active sides that differ in an address of the connection.
+    /// Returns whether both are active sides that differ in an address of the connection.
     fn distinct_from(&self, other: &Self) -> bool {
         self.peer.is_some()
             && other.peer.is_some()
@@ -119,7 +119,7 @@ pub(crate) struct PortTable {
 }
 
 impl PortTable {
-    /// Gives a port of the caller's choice.
+    /// Claims a port of the caller's choice.
     pub(crate) fn claim(&mut self, port: u16, claim: Claim) -> Result<(), PortError> {
         let others = self.ports.entry(port).or_default();
         let against = |o: &&Claim| !(o.reuse && claim.reuse) && o.overlaps(&claim);
@@ -130,7 +130,7 @@ impl PortTable {
         Ok(())
     }
 
-    /// Gives a free port of `range`, from a random place on: one that `suits` too, if one of the first few does. When
+    /// Claims a free port of `range`, searching from a random start, and preferably one for which `suits` holds among the first few. When
     /// all are in use, an active side may share one, as long as the connections differ.
     pub(crate) fn claim_any(
         &mut self,
@@ -152,28 +152,28 @@ impl PortTable {
         Ok(port)
     }
 
-    /// The id learned its local address.
+    /// Records the id's local address, once known.
     pub(crate) fn set_ip(&mut self, port: u16, id: IdHandle, ip: IpAddr) {
         if let Some(claim) = self.claim_of(port, id) {
             claim.ip = ip;
         }
     }
 
-    /// Whether others that say so, too, may have the id's port from now on.
+    /// Sets whether others that set this too may share the id's port.
     pub(crate) fn set_reuse(&mut self, port: u16, id: IdHandle, reuse: bool) {
         if let Some(claim) = self.claim_of(port, id) {
             claim.reuse = reuse;
         }
     }
 
-    /// Whether the id leaves the port to others of IPv4 from now on, if it is at the IPv6 wildcard.
+    /// Sets whether the id leaves the port's IPv4 side to others, if it has the IPv6 wildcard.
     pub(crate) fn set_af_only(&mut self, port: u16, id: IdHandle, only: bool) {
         if let Some(claim) = self.claim_of(port, id) {
             claim.af_only = only;
         }
     }
 
-    /// The id wants to listen: now its claim is exclusive, whatever it said of reuse.
+    /// Makes the id's claim exclusive because it will listen, even if the port was reusable.
     pub(crate) fn listen(&mut self, port: u16, id: IdHandle) -> Result<(), PortError> {
         let claims = self.ports.get(&port).map_or(&[][..], Vec::as_slice);
         let Some(own) = claims.iter().find(|c| c.id == id) else { return Err(PortError::InUse) };
@@ -187,18 +187,18 @@ impl PortTable {
         Ok(())
     }
 
-    /// The listener for requests to `ip`: one bound to that address before a wildcard.
+    /// Returns the listener for requests to `ip`: one bound to that address before a wildcard.
     pub(crate) fn listener(&self, port: u16, ip: IpAddr) -> Option<IdHandle> {
         let claims = self.ports.get(&port)?.iter().filter(|c| c.listening && c.covers(ip));
         claims.min_by_key(|c| (c.ip.is_unspecified(), c.ip != ip)).map(|c| c.id)
     }
 
-    /// Whether somebody listens, at whatever address.
+    /// Returns whether there is a listener, at any address.
     pub(crate) fn is_listened_to(&self, port: u16) -> bool {
         self.ports.get(&port).is_some_and(|claims| claims.iter().any(|c| c.listening))
     }
 
-    /// Gives a port back.
+    /// Releases a port.
     pub(crate) fn release(&mut self, port: u16, id: IdHandle) {
         if let Some(claims) = self.ports.get_mut(&port) {
             claims.retain(|c| c.id != id);
@@ -208,7 +208,7 @@ impl PortTable {
         }
     }
 
-    /// How many ports are in use.
+    /// Returns how many ports are in use.
     pub(crate) fn len(&self) -> usize {
         self.ports.values().filter(|claims| !claims.is_empty()).count()
     }

@@ -1,10 +1,10 @@
-//! Random numbers from a seed that the driver gives.
+//! Random numbers from a seed of the driver.
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 
 /// ChaCha20 (RFC 8439) as a generator: a peer that has seen any number of its outputs learns nothing
-/// about the others. A generator that is only statistically good would give its state away with the first PSNs.
+/// about the others. A generator that is only statistically good would reveal its state with the first PSNs.
 #[derive(Debug)]
 pub(crate) struct Rng(ChaCha20Rng);
 

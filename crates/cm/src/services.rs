@@ -1,4 +1,4 @@
-//! Service IDs that are no ports: who has which, at which GID and in which partition (IBTA 12.7.3).
+//! Service IDs that do not encode ports, with their ids, GIDs and partitions (IBTA 12.7.3).
 
 use alloc::vec::Vec;
 use core::iter;
@@ -9,10 +9,10 @@ use crate::address::IbAddr;
 use crate::ports::PortError;
 use crate::sink::IdHandle;
 
-/// The service IDs that the connection manager assigns, as those of Linux (`IB_CM_ASSIGN_SERVICE_ID`): their first byte.
+/// The first byte of the service IDs that the connection manager assigns, as in Linux (`IB_CM_ASSIGN_SERVICE_ID`).
 const ASSIGNED: u64 = 0x02 << 56;
 
-/// How many of them are tried: others may have claimed any part of them, even all, by their masks.
+/// How many of them are tried: other ids may have claimed any part of them, even all, by their masks.
 const TRIES: usize = 64;
 
 /// The service IDs in use.
@@ -29,7 +29,7 @@ struct Service {
 }
 
 impl Service {
-    /// Whether a request for a service at a GID, by a packet of a partition, may be for this one.
+    /// Returns whether a request for a service at a GID, by a packet of a partition, matches this one.
     fn covers(&self, sid: ServiceId, gid: Gid, pkey: Pkey) -> bool {
         let IbAddr { sid: own, sid_mask, .. } = self.addr;
         (own.0 ^ sid.0) & sid_mask == 0 && self.is_at(gid, pkey)
@@ -41,7 +41,7 @@ impl Service {
         (own.is_zero() || own == gid) && same_partition
     }
 
-    /// Whether some request could be for both.
+    /// Returns whether a request could match both.
     fn overlaps(&self, other: &IbAddr) -> bool {
         let own = &self.addr;
         let same_service = (own.sid.0 ^ other.sid.0) & own.sid_mask & other.sid_mask == 0;
@@ -52,7 +52,7 @@ impl Service {
 }
 
 impl ServiceTable {
-    /// Gives an id its service ID; one that nobody has if no bit of it is given, by random numbers.
+    /// Claims a service ID for an id. If none of its bits is given, a random one that is free.
     pub(crate) fn claim(
         &mut self,
         id: IdHandle,
@@ -80,13 +80,13 @@ impl ServiceTable {
         !self.services.iter().any(|service| service.overlaps(addr))
     }
 
-    /// The id listens from now on. False if it has no service ID.
+    /// Marks the id as a listener. Returns false if it has no service ID.
     pub(crate) fn listen(&mut self, id: IdHandle) -> bool {
         let own = self.services.iter_mut().find(|service| service.id == id);
         own.map(|service| service.listening = true).is_some()
     }
 
-    /// The listener for a request: of several the one whose service ID, then GID, then partition says the most.
+    /// Returns the listener for a request; of several the most specific by service ID, then GID, then partition.
     pub(crate) fn listener(&self, sid: ServiceId, gid: Gid, pkey: Pkey) -> Option<IdHandle> {
         let fits = self.services.iter().filter(|s| s.listening && s.covers(sid, gid, pkey));
         let says = |s: &&Service| {
@@ -95,12 +95,12 @@ impl ServiceTable {
         fits.max_by_key(says).map(|service| service.id)
     }
 
-    /// Takes back what an id has.
+    /// Releases an id's service ID.
     pub(crate) fn release(&mut self, id: IdHandle) {
         self.services.retain(|service| service.id != id);
     }
 
-    /// How many are in use.
+    /// Returns how many are in use.
     pub(crate) fn len(&self) -> usize {
         self.services.len()
     }

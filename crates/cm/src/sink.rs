@@ -1,4 +1,4 @@
-//! The seam to the driver: what the machine asks for, and the names it uses for it.
+//! The interface to the driver: the operations that the machine requests, and its names for ids and devices.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -31,19 +31,19 @@ impl core::fmt::Display for IdHandle {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ChannelId(pub u64);
 
-/// An address of this host by which connections can be made, and the device behind it.
+/// A local address for connections, and the device behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LocalAddress {
     /// The address.
     pub ip: IpAddr,
-    /// The device's number, of the driver's choice; told back in [`Route`](crate::Route).
+    /// The device's number, of the driver's choice; returned in [`Route`](crate::Route).
     pub device: u32,
     /// What carries the device's messages.
     pub transport: TransportType,
     /// The device's port, from 1.
     pub port_num: u8,
-    /// The GID by which packets reach the address: its own on RoCE, where an address is a GID; the port's on InfiniBand.
+    /// The GID for packets to the address: its own on RoCE, where an address is a GID; the port's on InfiniBand.
     pub gid: Gid,
     /// Index of that GID in the port's GID table.
     pub sgid_index: u8,
@@ -53,14 +53,14 @@ pub struct LocalAddress {
     pub ipoib_qkey: Qkey,
     /// The node GUID, which CM messages carry as CA GUID.
     pub node_guid: Guid,
-    /// The largest path MTU that the port can do.
+    /// The largest path MTU that the port supports.
     pub mtu: Mtu,
-    /// Whether paths have LIDs, as on InfiniBand: then an address is no GID, and somebody must say which GID a peer's has.
+    /// Whether paths have LIDs, as on InfiniBand: then an address is no GID, and the peer's GID must be looked up.
     pub has_lids: bool,
 }
 
 impl LocalAddress {
-    /// An address that is a GID of port 1 of a device (its number and its transport): the first one, in the default partition.
+    /// Returns an address that is a GID of port 1 of a device (its number and its transport): the first one, in the default partition.
     pub fn over_ip(ip: IpAddr, device: (u32, TransportType), node_guid: Guid, mtu: Mtu) -> Self {
         Self {
             ip,
@@ -78,7 +78,7 @@ impl LocalAddress {
     }
 }
 
-/// A port of one of this host's devices, as its tables are now.
+/// A port of one of this host's devices, with its current tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePort {
     /// The device's number, as in [`LocalAddress`].
@@ -89,7 +89,7 @@ pub struct DevicePort {
     pub transport: TransportType,
     /// The node GUID, which CM messages carry as CA GUID.
     pub node_guid: Guid,
-    /// The largest path MTU that the port can do.
+    /// The largest path MTU that the port supports.
     pub mtu: Mtu,
     /// Whether paths have LIDs, as on InfiniBand.
     pub has_lids: bool,
@@ -104,8 +104,8 @@ pub struct DevicePort {
 }
 
 impl DevicePort {
-    /// The port's address by one of its GIDs, in a partition: its first one if that is none in particular. None for what the port
-    /// does not have.
+    /// Returns the port's address by one of its GIDs, in a partition, or in its first one if `pkey` names none. None if the port does not
+    /// have them.
     pub fn address(&self, gid: Gid, pkey: Pkey) -> Option<LocalAddress> {
         let sgid_index = self.gid_index(gid)?;
         let wanted = if pkey.0 & 0x7fff == 0 { *self.pkeys.first()? } else { pkey };
@@ -116,7 +116,7 @@ impl DevicePort {
         Some(LocalAddress { port_num, gid, sgid_index, pkey, has_lids, ..address })
     }
 
-    /// The index of a partition's key: that of a full member if the port has both (IBTA 10.9.1.1).
+    /// Returns the index of a partition's key: that of a full member if the port has both (IBTA 10.9.1.1).
     pub fn pkey_index(&self, pkey: Pkey) -> Option<u16> {
         let same = |key: &Pkey| key.0 != 0 && (key.0 ^ pkey.0) & 0x7fff == 0;
         let mut found = self.pkeys.iter().enumerate().filter(|(_, key)| same(key));
@@ -124,13 +124,13 @@ impl DevicePort {
         full.or_else(|| found.next()).and_then(|(at, _)| u16::try_from(at).ok())
     }
 
-    /// The index of a GID.
+    /// Returns the index of a GID.
     pub fn gid_index(&self, gid: Gid) -> Option<u8> {
         let at = self.gids.iter().position(|own| *own == gid && !gid.is_zero())?;
         u8::try_from(at).ok()
     }
 
-    /// The path bits of a LID of the port's.
+    /// Returns the path bits of a LID of the port.
     pub fn path_bits(&self, lid: Lid) -> Option<u8> {
         let mask = (1u16 << self.lmc.min(7)) - 1;
         let is_own = self.lid.0 != 0 && lid.0 & !mask == self.lid.0;
@@ -138,7 +138,7 @@ impl DevicePort {
     }
 }
 
-/// The only device that an id may have.
+/// The device to which an id is restricted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct OnlyDevice {
@@ -148,55 +148,55 @@ pub struct OnlyDevice {
     pub transport: TransportType,
 }
 
-/// A question that the driver answers with
+/// A query that the driver answers with
 /// [`Manager::handle_resolved`](crate::Manager::handle_resolved) or
-/// [`Manager::handle_resolve_failed`](crate::Manager::handle_resolve_failed), once, or not at all when its time is over. With the
-/// next one of an id those before are given up, and are not to be answered any more.
+/// [`Manager::handle_resolve_failed`](crate::Manager::handle_resolve_failed), once, or not at all after its timeout. The
+/// next query of an id cancels earlier ones, which must not be answered any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// Where to.
+    /// The destination.
     pub dst: SocketAddr,
-    /// From which address, if the program said.
+    /// The source address, if the program gave one.
     pub src_hint: Option<IpAddr>,
     /// Type of service.
     pub tos: u8,
-    /// The only device that will do, if only one.
+    /// The device to which the id is restricted, if any.
     pub only: Option<OnlyDevice>,
-    /// Whether the address is meant as a GID: only the source is asked for, and nobody is looked for.
+    /// Whether the address is meant as a GID: then only the source is wanted, and the destination is not looked up.
     pub is_gid: bool,
     /// Whether the connection may be iWARP's.
     pub may_stream: bool,
     /// The port space of the service at `dst`.
     pub port_space: PortSpace,
-    /// After this the machine gives up by itself and takes no notice of the answer.
+    /// After this time the machine gives up by itself and ignores the answer.
     pub timeout: Duration,
 }
 
 /// The answer to a [`RouteQuery`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// The local address that the kernel would send from; it must be one of
+    /// The kernel's source address; it must be one of
     /// [`Manager::set_addresses`](crate::Manager::set_addresses).
     pub src: IpAddr,
-    /// The device, of those that have this address.
+    /// The device, one of those that have this address.
     pub device: u32,
     /// Its port.
     pub port_num: u8,
     /// The peer's GID: its address where addresses are GIDs.
     pub dgid: Gid,
-    /// The path MTU if it is known to be less than the port's.
+    /// The path MTU, if it is known to be less than the port's.
     pub mtu: Option<Mtu>,
 }
 
 impl RouteQuery {
-    /// The answer where addresses are GIDs: from `src`, over port 1 of `device` unless only another one will do.
+    /// Returns the answer where addresses are GIDs: from `src`, over port 1 of `device` unless the id is restricted to another one.
     pub fn over_ip(&self, src: IpAddr, device: u32) -> Resolved {
         let device = self.only.map_or(device, |only| only.device);
         Resolved { src, device, port_num: 1, dgid: self.dst.ip().into(), mtu: None }
     }
 }
 
-/// A question to join a multicast group; the driver answers with
+/// A query to join a multicast group; the driver answers with
 /// [`Manager::handle_joined`](crate::Manager::handle_joined).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinQuery {
@@ -204,36 +204,36 @@ pub struct JoinQuery {
     pub device: u32,
     /// Its port.
     pub port_num: u8,
-    /// The port space of the id, which on InfiniBand decides how the group's address becomes a GID.
+    /// The port space of the id, which on InfiniBand determines how the group's address becomes a GID.
     pub port_space: PortSpace,
-    /// On which local address.
+    /// The local address.
     pub local: IpAddr,
-    /// By what the id knows the group.
+    /// The id's context of the membership.
     pub context: u64,
-    /// Which group, and as what kind of member. Of who only sends an IP network need not be told.
+    /// The group and the kind of membership. An IP network need not be told of a member that only sends.
     pub wish: GroupWish,
 }
 
-/// What the driver does for the machine. Calls come from within the machine's own methods; they
+/// The operations that the driver does for the machine. Calls are made from within the machine's own methods. They
 /// must not block, and they cannot call back.
 pub trait Sink {
     /// Sends a management datagram from QP1. A datagram may be lost; the machine retries.
     fn send_mad(&mut self, path: &MadPath, mad: &[u8; 256]);
-    /// Gives an event to the process that owns the channel.
+    /// Passes an event to the process that owns the channel.
     fn event(&mut self, channel: ChannelId, event: Event);
-    /// Asks for the way to an address.
+    /// Queries the route to an address.
     fn resolve(&mut self, id: IdHandle, query: RouteQuery);
-    /// Asks for the path to a peer whose address is resolved. RoCE and iWARP answer at once, with
+    /// Queries the path to a peer whose address is resolved. RoCE and iWARP answer at once, with
     /// [`PathQuery::by_address`].
     fn query_path(&mut self, id: IdHandle, query: PathQuery);
-    /// Takes a path query back that was not answered: its time is over, or the id or its device is gone. An answer that
-    /// comes nonetheless is ignored. A driver that answers at once has nothing to do here.
+    /// Cancels a path query that was not answered, because of its timeout or because the id or its device is gone. A late
+    /// answer is ignored. A driver that answers at once has nothing to do here.
     fn cancel_path(&mut self, _id: IdHandle, _attempt: u32) {}
-    /// Asks to join a multicast group at the network for `id`. Each join is left once.
+    /// Joins a multicast group at the network for `id`. Each join is left once.
     fn join_multicast(&mut self, id: IdHandle, query: JoinQuery);
-    /// Takes a join back.
+    /// Leaves a group that was joined.
     fn leave_multicast(&mut self, id: IdHandle, query: JoinQuery);
-    /// Does something with a TCP connection. A driver whose addresses are of no iWARP device is
-    /// never asked.
+    /// Does an operation on a TCP connection. Never called for a driver whose addresses are of no iWARP
+    /// device.
     fn stream(&mut self, _wish: StreamWish) {}
 }

@@ -1,4 +1,4 @@
-//! Paths that a connection may migrate to: of REQ, and of LAP and APR.
+//! Alternate paths of connections: that of REQ, and those of LAP and APR.
 
 mod net;
 
@@ -34,8 +34,8 @@ fn record(flags: u32, from: u8, to: u8) -> PathData {
     PathData { flags: flags | PathData::BIDIRECTIONAL, record }
 }
 
-/// Hosts with two addresses each, a listener, and a client that connects with the paths between the first addresses and, if it
-/// is to have one, between the second ones.
+/// Creates hosts with two addresses each, a listener, and a client that connects along the path between the first addresses, with
+/// an alternate path between the second ones if one is given.
 fn connecting(alternate: Option<PathData>) -> (Net, IdHandle) {
     let mut net = Net::with_two_addresses(3);
     let listener = net.listener(SERVER, QpType::Rc);
@@ -53,7 +53,7 @@ fn connecting(alternate: Option<PathData>) -> (Net, IdHandle) {
     (net, id)
 }
 
-/// What both ends have agreed on.
+/// Returns the parameters on which both ends have agreed.
 fn agreed(net: &mut Net, id: IdHandle) -> (IdHandle, [Negotiated; 2]) {
     net.run_until_idle();
     let request = net.hosts[SERVER].event(EventKind::ConnectRequest);
@@ -69,7 +69,7 @@ fn agreed(net: &mut Net, id: IdHandle) -> (IdHandle, [Negotiated; 2]) {
     (request.id, [*request.negotiated.unwrap(), *response.negotiated.unwrap()])
 }
 
-/// A connection between the first addresses.
+/// Creates a connection between the first addresses.
 fn connected() -> (Net, IdHandle, IdHandle) {
     let (mut net, id) = connecting(None);
     let (passive, negotiated) = agreed(&mut net, id);
@@ -106,7 +106,7 @@ fn lap_shows_the_accepting_side_that_a_lost_rtu_was_sent() {
     load(&mut net, id, 1, 1);
     net.run_until_idle();
     net.hosts[SERVER].event(EventKind::Established);
-    // LAP comes again, and is asked about.
+    // The LAP is retransmitted, and the program is asked again.
     net.pass(10 * SECOND);
     net.hosts[SERVER].event(EventKind::AlternateRequest);
     assert_eq!(
@@ -236,7 +236,7 @@ fn lap_is_told_and_answered_and_both_queue_pairs_get_the_path() {
     let ours = answered.negotiated.unwrap();
     let to = ours.alternate.unwrap().av;
     assert_eq!((to.dgid, to.sgid_index), (ip(SERVER, 0).into(), 1));
-    // A queue pair in RTS gets nothing else.
+    // A queue pair in RTS gets no other attributes.
     for negotiated in [theirs, ours] {
         let (attr, mask) = negotiated.qp_attr(QpState::Rts);
         assert_eq!(mask, AttrMask::STATE | AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE);
@@ -262,7 +262,7 @@ fn every_status_of_apr_reaches_the_program_that_asked() {
         assert_eq!((answered.status, apr.status), (status.into(), AprStatus(status)));
         assert_eq!((apr.info_len, apr.info[2], apr.info[3]), (3, status, 0));
         assert_eq!(answered.negotiated, None, "nothing is loaded");
-        // The next one may fare better.
+        // The next LAP may succeed.
         load(&mut net, id, 1, 1);
         net.run_until_idle();
         net.hosts[SERVER].event(EventKind::AlternateRequest);
@@ -326,7 +326,7 @@ fn only_the_side_that_connected_asks_and_one_at_a_time() {
     let client = &mut net.hosts[CLIENT];
     let error = client.cm.load_alternate(now, id, &records, &[], &mut client.out).unwrap_err();
     assert!(error.to_string().contains("one at a time"), "{error}");
-    // A peer that asks nonetheless is refused.
+    // A peer that sends LAP nonetheless is refused.
     let (_, mad) = net.sent(CLIENT);
     let Message::Lap(lap) = mad.message else { panic!() };
     let (local_comm_id, remote_comm_id) = (lap.remote_comm_id, lap.local_comm_id);
@@ -393,7 +393,7 @@ fn lost_apr_is_sent_again_and_a_slow_program_has_mra_sent() {
     net.pass(Duration::from_millis(4300));
     assert_eq!(net.log, ["LAP", "LAP", "MRA"]);
     assert_eq!(net.hosts[CLIENT].event(EventKind::MoreTime).status, 24);
-    // 65.5 s of the MRA; of these the connecting side repeats nothing.
+    // The MRA asks for 65.5 s, during which the connecting side retransmits nothing.
     net.pass(60 * SECOND);
     assert_eq!(net.log.len(), 3);
     net.hosts[SERVER].event(EventKind::AlternateRequest);
@@ -434,7 +434,7 @@ fn mra_of_an_answered_lap_gives_no_time_for_the_next_one() {
     assert!(net.hosts[CLIENT].kinds().is_empty());
     assert_eq!(net.hosts[CLIENT].cm.poll_timeout(), due);
     assert_eq!(net.hosts[CLIENT].cm.counters().unexpected, 1);
-    // Its own does.
+    // An MRA of its own LAP does.
     net.deliver(&path, &CmMad::new(lap.tid, mra.message).to_bytes());
     assert_eq!(net.hosts[CLIENT].event(EventKind::MoreTime).status, 24);
     assert!(net.hosts[CLIENT].cm.poll_timeout() > due);
@@ -453,7 +453,7 @@ fn flood_of_laps_asks_the_program_once_and_is_counted() {
     assert_eq!(net.hosts[SERVER].kinds(), [(EventKind::AlternateRequest, 0)]);
     assert_eq!(net.hosts[SERVER].cm.counters().floods, 999);
     assert!(net.hosts[SERVER].out.mads.is_empty());
-    // A replay of the one that was answered has the same answer.
+    // A duplicate of the answered LAP gets the same answer.
     answer(&mut net, passive, AprStatus::REJECTED);
     let (_, first) = net.sent(SERVER);
     for _ in 0..3 {
@@ -516,7 +516,7 @@ fn messages_go_by_the_other_path_once_the_queue_pair_has_migrated() {
     net.hosts[CLIENT].cm.migrated(id).unwrap();
     let route = net.hosts[CLIENT].cm.query(id).unwrap().route.unwrap();
     assert_eq!((route.sgid, route.av.dgid), (ip(CLIENT, 1).into(), ip(SERVER, 1).into()));
-    // Back to the first addresses; the server has not followed yet, and takes it from either.
+    // Back to the first addresses; the server has not followed yet, and accepts messages from either.
     load(&mut net, id, 0, 0);
     let (path, lap) = net.sent(CLIENT);
     assert_eq!((path.local, path.remote()), (ip(CLIENT, 1).into(), ip(SERVER, 1).into()));
@@ -533,7 +533,7 @@ fn messages_go_by_the_other_path_once_the_queue_pair_has_migrated() {
     answer(&mut net, passive, AprStatus::LOADED);
     net.run_until_idle();
     assert_eq!(net.hosts[CLIENT].event(EventKind::AlternateResponse).status, 0);
-    // And back.
+    // And migrates back.
     net.hosts[CLIENT].cm.migrated(id).unwrap();
     net.hosts[SERVER].cm.migrated(passive).unwrap();
     let (now, server) = (net.now, &mut net.hosts[SERVER]);

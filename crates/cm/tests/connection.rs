@@ -1,4 +1,4 @@
-//! Connections between two hosts, in order and in disorder.
+//! Connections between two hosts, in order and out of order.
 
 mod net;
 
@@ -39,7 +39,7 @@ fn a_connection_comes_up_with_what_both_sides_asked_for_and_goes_down() {
     assert_eq!(response.param.private_data().len(), 196);
     let active_qp = *response.negotiated.unwrap();
 
-    // The queue pairs fit each other.
+    // The attributes of the two queue pairs match.
     assert_eq!((active_qp.dest_qpn, passive_qp.dest_qpn), (Qpn::new(0x22), Qpn::new(0x11)));
     assert_eq!((active_qp.sq_psn, active_qp.rq_psn), (passive_qp.rq_psn, passive_qp.sq_psn));
     assert_ne!(active_qp.sq_psn, Psn::default());
@@ -126,7 +126,7 @@ fn a_host_connects_to_itself() {
     net.run_until_idle();
     let host = &mut net.hosts[0];
     assert_eq!(host.event(EventKind::Established).id, passive);
-    // Both at once: neither waits for the other's program.
+    // Both disconnect at once: neither waits for the other's program.
     host.cm.disconnect(now, active, &mut host.out).unwrap();
     host.cm.disconnect(now, passive, &mut host.out).unwrap();
     net.run_until_idle();
@@ -177,7 +177,7 @@ fn a_listener_that_does_not_come_back_is_not_waited_for_long() {
     assert_eq!(net.hosts[1].kinds(), []);
     net.pass(grace);
     assert_eq!(net.hosts[1].kinds(), [(EventKind::Rejected, 8)]);
-    // Much later nobody remembers.
+    // Much later the connection is forgotten.
     net.pass(Duration::from_secs(60));
     net.connecting(1, 0, QpType::Rc);
     net.run_until_idle();
@@ -216,7 +216,7 @@ fn a_program_refuses_with_its_reason_and_data() {
     assert_eq!((refused.status, refused.id), (28, active));
     assert_eq!(refused.param.private_data().len(), 148);
     assert_eq!(refused.param.private_data()[..3], *b"no\0");
-    // What is over stays over, without an error.
+    // Disconnecting a closed connection is no error.
     let client = &mut net.hosts[1];
     client.cm.disconnect(net.now, active, &mut client.out).unwrap();
     let server = &mut net.hosts[0];
@@ -271,8 +271,8 @@ fn an_accept_taken_back_reaches_a_peer_that_missed_the_refusal() {
     net.end();
 }
 
-/// Host 0 accepts, takes that back, and the REJ is lost, as is every DREQ but the first. Gives host
-/// 1's id, which has the response, and has not decided yet.
+/// Host 0 accepts and revokes that. The REJ is lost, as is every DREQ but the first. Returns host
+/// 1's id, which has the response and has not decided yet.
 fn disconnected_before_established(net: &mut Net) -> IdHandle {
     net.listener(0, QpType::Rc);
     let mut dreqs = 0;
@@ -289,7 +289,7 @@ fn disconnected_before_established(net: &mut Net) -> IdHandle {
     server.cm.reject(now, passive, 28, &[], &mut server.out).unwrap();
     net.run_until_idle();
     net.hosts[1].event(EventKind::ConnectResponse);
-    // Until host 0 is done with it.
+    // Until host 0 has given up.
     net.pass(Duration::from_secs(200));
     assert_eq!(net.log.iter().filter(|&&name| name == "DREQ").count(), 16);
     assert!(net.hosts[1].events().is_empty(), "the program has not decided yet");
@@ -306,7 +306,7 @@ fn a_disconnection_before_establish_is_told_after_it() {
     client.cm.establish(now, active, &mut client.out).unwrap();
     client.event(EventKind::Disconnected);
     assert!(client.cm.establish(now, active, &mut client.out).is_err(), "once is enough");
-    // The answer is the program's, and names the transaction that it answers.
+    // The program sends the answer, which names the transaction of the DREQ.
     assert!(client.out.mads.is_empty());
     client.cm.disconnect(now, active, &mut client.out).unwrap();
     let answer = CmMad::parse(&client.out.mads[0].1).unwrap();
@@ -316,7 +316,7 @@ fn a_disconnection_before_establish_is_told_after_it() {
     net.end();
 }
 
-/// Host 0 accepts and takes that back, and what it says of that overtakes the REP; the RTU is lost, and all that host 0 says later.
+/// Host 0 accepts and revokes that. The revocation overtakes the REP. The RTU is lost, as is everything that host 0 sends later.
 #[test]
 fn a_disconnection_that_overtakes_the_rep_is_told_after_establish() {
     let mut net = Net::new(2);
@@ -482,7 +482,7 @@ fn a_dead_process_disconnects_refuses_and_gives_up_at_once() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let (_, passive) = net.connected(QpType::Rc);
-    // Another connection waits for the server's answer.
+    // Another connection awaits the server's answer.
     let waiting = {
         let id = net.routed(1, 0, QpType::Rc);
         let now = net.now;
@@ -524,7 +524,7 @@ fn a_dead_active_process_takes_its_request_back() {
     assert_eq!(server.kinds(), [], "the request is not answered");
     let refused = server.cm.accept(now, request, &param(0x22), &mut server.out);
     assert_eq!(refused.unwrap_err().errno(), 22);
-    // Whose accept nobody waits for hears it then, once.
+    // A program that accepted without waiting for the result gets the event then, once.
     for _ in 0..2 {
         server.cm.handle_refused(request, Command::Accept, 22, &mut server.out);
     }
@@ -537,7 +537,7 @@ fn a_peer_that_forgot_us_makes_the_connection_stale() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let (_, passive) = net.connected(QpType::Rc);
-    // The client's host starts anew and uses the same queue pair.
+    // The client's host restarts and uses the same queue pair.
     let ip = net.hosts[1].ip;
     let mut fresh = rdmux_cm::Manager::new(rdmux_cm::Config::default(), [99; 32]);
     fresh.set_addresses(net.now, vec![net::local_address(ip, 2)], &mut net::Out::default());
@@ -572,7 +572,7 @@ fn the_backlog_holds_what_was_not_taken() {
     net.hosts[0].cm.take(requests[0]).unwrap();
     net.pass(Duration::from_secs(7));
     assert_eq!(net.hosts[0].events().len(), 1, "a dropped one came again");
-    // The end of the listener is the end of what was not taken.
+    // Destroying the listener destroys its untaken requests.
     assert_eq!(net.destroy(0, listener), 17);
     net.filter = Box::new(|m| !matches!(m, Message::Req(_)));
     net.run_until_idle();
@@ -599,7 +599,7 @@ fn events_go_to_the_channel_and_are_counted() {
     net.run_until_idle();
     net.exhaust();
     assert!(net.hosts[1].events().is_empty(), "an id that is gone hears nothing");
-    // The passive id had ESTABLISHED, DISCONNECTED, TIMEWAIT_EXIT; its CONNECT_REQUEST counts to
+    // The passive id had ESTABLISHED, DISCONNECTED, TIMEWAIT_EXIT. Its CONNECT_REQUEST counts for
     // the listener.
     assert_eq!(net.destroy(0, passive), 3);
     net.end();
@@ -643,7 +643,7 @@ fn as_much_as_possible_is_what_the_other_asked_for() {
     net.end();
 }
 
-/// The peer of a device that serves few may serve many.
+/// A device that serves few requests may have a peer that serves many.
 #[test]
 fn depths_have_a_limit_for_each_direction() {
     let config = Config { max_rd_atomic: 2, max_init_rd_atomic: 4, ..Config::default() };

@@ -1,4 +1,4 @@
-//! What a peer must not be able to do.
+//! Attacks by a peer that must have no effect.
 
 mod net;
 
@@ -13,12 +13,12 @@ use rdmux_wire::{AckTimeout, Gid, Guid, Mtu, Psn, Qkey, Qpn};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A datagram to host 0 that says that it comes from `from`.
+/// Returns the path of a datagram to host 0 whose source address is `from`.
 fn path_from(net: &Net, from: IpAddr) -> MadPath {
     MadPath::between(from, net.hosts[0].ip)
 }
 
-/// A connection from host 1 to host 0, with all datagrams that host 0 got meanwhile.
+/// Creates a connection from host 1 to host 0. Returns also all datagrams that host 0 received meanwhile.
 fn recorded() -> (Net, IdHandle, Vec<[u8; 256]>) {
     let mut net = Net::new(3);
     net.listener(0, QpType::Rc);
@@ -113,7 +113,7 @@ fn a_third_host_cannot_end_a_connection() {
     net.deliver(&stranger, &rej(RejOf::Req));
     net.deliver(&stranger, &rej(RejOf::NoMessage));
     assert!(net.hosts[0].events().is_empty());
-    // A request that names the peer's queue pair is refused, and says nothing of the peer.
+    // A request that names the peer's queue pair is refused, and the refusal reveals nothing of the peer.
     let mut req = CmMad::parse(&mads[0]).unwrap();
     let Message::Req(fields) = &mut req.message else { panic!() };
     fields.local_comm_id ^= 1;
@@ -133,7 +133,7 @@ fn a_third_host_cannot_end_a_connection() {
     net.end();
 }
 
-/// A request of host 1 to a listener of host 0, with the longest times that its fields can say.
+/// Sends a request of host 1 to a listener of host 0, with the longest times that its fields can hold.
 fn request_with_longest_times(net: &mut Net) -> Req {
     net.listener(0, QpType::Rc);
     net.connecting(1, 0, QpType::Rc);
@@ -143,7 +143,7 @@ fn request_with_longest_times(net: &mut Net) -> Req {
     req
 }
 
-/// The request is accepted, and the connection comes up. Gives the id of host 0, and its communication id.
+/// Accepts the request and establishes the connection. Returns the id of host 0, and its communication id.
 fn comes_up(net: &mut Net, req: Req) -> (IdHandle, u32) {
     let local_comm_id = req.local_comm_id;
     net.say(1, 0, 1, req);
@@ -157,7 +157,7 @@ fn comes_up(net: &mut Net, req: Req) -> (IdHandle, u32) {
     (passive, remote_comm_id)
 }
 
-/// The peer ends such a connection, and the program agrees.
+/// The peer disconnects such a connection, and the program agrees.
 fn goes_down(net: &mut Net, passive: IdHandle, (ours, theirs): (u32, u32)) {
     let (remote_qpn, private_data) = (Qpn::new(0x22), [0; 220]);
     let dreq = Dreq { local_comm_id: theirs, remote_comm_id: ours, remote_qpn, private_data };
@@ -350,7 +350,7 @@ fn ids_of_one_connection_do_not_tell_those_of_the_next() {
 }
 
 proptest! {
-    /// Mutated datagrams, in any number, do not panic and leave nothing behind.
+    /// Mutated datagrams, in any number, cause no panic and leak nothing.
     #[test]
     fn mutations_do_not_panic(
         edits in prop::collection::vec((0usize..8, 0usize..200, any::<u8>()), 1..60),
@@ -358,7 +358,7 @@ proptest! {
         let (mut net, _, mut mads) = recorded();
         let (theirs, ours) = ids_of(&mads[1]);
         let path = path_from(&net, net.hosts[1].ip);
-        // Every message there is, about the connection that there is.
+        // Every message type, about the connection that exists.
         for attr in 0x11..=0x1a {
             let mut mad = mads[1];
             mad[17] = attr;

@@ -1,4 +1,4 @@
-//! Ids by themselves: addresses, ports, options, groups, and what is refused.
+//! Ids by themselves: addresses, ports, options, groups, and refused commands.
 
 mod net;
 
@@ -81,7 +81,7 @@ fn reuse_and_family_options() {
     net.end();
 }
 
-/// As in Linux (`rdma_set_reuseaddr`, `rdma_set_afonly`): they count for the port that the id has.
+/// As in Linux (`rdma_set_reuseaddr`, `rdma_set_afonly`): the options apply to the port that the id has.
 #[test]
 fn reuse_and_family_options_of_bound_ids() {
     let mut net = Net::new(1);
@@ -148,11 +148,11 @@ fn localhost_is_the_host_itself() {
         assert_eq!(cm.bind(listener, sock(localhost), false), Ok(own.into()));
         cm.resolve_addr(net.now, client, None, sock(localhost).into(), SECOND, false, out).unwrap();
         assert_eq!(cm.query(client).unwrap().peer, Some(own.into()));
-        // What it does not have of a family it cannot be.
+        // Without an address of the family, the other loopback address is not this host.
         let other = if own.is_ipv4() { "[::1]:1" } else { "127.0.0.1:1" };
         let third = tcp(cm);
         assert_eq!(cm.bind(third, sock(other), true).unwrap_err().errno(), 99);
-        // Where it is an address like others it means that one.
+        // On a host that has the loopback address, it means that address.
         let lo = local_address(sock(localhost).ip(), 2);
         let addrs = vec![local_address(own.ip(), 1), lo];
         cm.set_addresses(net.now, addrs, out);
@@ -225,7 +225,7 @@ fn resolution_succeeds_fails_and_ends_in_time() {
     net.run_until_idle();
     assert_eq!(net.hosts[1].kinds(), [(EventKind::AddrError, -113)]);
 
-    // Nobody answers, or too late; the next query has an answer of its own.
+    // There is no answer, or it is too late. The next query has an answer of its own.
     let host = &mut net.hosts[1];
     host.cm.resolve_addr(now, id, None, nowhere.into(), SECOND, false, &mut host.out).unwrap();
     let again = host.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut host.out);
@@ -248,7 +248,7 @@ fn resolution_succeeds_fails_and_ends_in_time() {
     assert_eq!(route.av.flow_label, expected);
     assert_eq!(host.cm.query(id).unwrap().local, Some(route.src));
 
-    // A source that no device has.
+    // The source address belongs to no device.
     let other = tcp(&mut host.cm);
     let src = Some(sock("10.0.0.99:0"));
     let refused = host.cm.resolve_addr(
@@ -273,7 +273,7 @@ fn resolution_succeeds_fails_and_ends_in_time() {
     assert_eq!(mixed.unwrap_err().errno(), 22);
     assert_eq!(host.cm.query(other).unwrap().state, IdState::Idle, "errors change nothing");
     assert_eq!(host.cm.ports_in_use(), 1);
-    // The answer names an address that is not ours.
+    // The answer names an address that is not local.
     host.cm.resolve_addr(now, other, None, dst.into(), SECOND, false, &mut host.out).unwrap();
     let answer = Resolved { src: IpAddr::from([10, 9, 9, 9]), ..known };
     host.cm.handle_resolved(now, other, answer, &mut host.out);
@@ -310,7 +310,7 @@ fn options_reach_the_wire_and_the_queue_pair() {
     assert_eq!(path.av.traffic_class, 0x68);
     let Message::Req(req) = rdmux_wire::cm::CmMad::parse(&mad).unwrap().message else { panic!() };
     assert_eq!(req.primary.tclass, 0x68);
-    // Lifetime 11, delay 15: the delay counts.
+    // Lifetime 11, delay 15: the delay dominates.
     assert_eq!(req.primary.ack_timeout, AckTimeout::new(15));
     net.run_until_idle();
     let request = net.hosts[0].event(EventKind::ConnectRequest);
@@ -469,7 +469,7 @@ fn groups_are_joined_left_and_lost() {
     let again = host.cm.leave(now, id, context, &mut host.out).unwrap_err();
     assert_eq!(again.errno(), 99);
 
-    // One that the network refuses is not left there.
+    // A group that the network refused is not left there.
     assert_eq!(join(host, group), Ok(()));
     host.cm.handle_joined(now, id, query, Err(105), &mut host.out);
     host.cm.handle_joined(now, id, query, Err(102), &mut host.out);
@@ -481,7 +481,7 @@ fn groups_are_joined_left_and_lost() {
     assert_eq!(host.kinds(), [(EventKind::MulticastError, -22)]);
     host.cm.leave(now, id, context, &mut host.out).unwrap();
     assert_eq!(host.out.leaves.len(), 1);
-    // One that is left by the end of the id is.
+    // A joined group is left when the id is destroyed.
     assert_eq!(join(host, group), Ok(()));
     net.destroy(0, id);
     assert_eq!(net.hosts[0].out.leaves.len(), 2);
@@ -507,7 +507,7 @@ fn a_lost_address_and_a_lost_device() {
     host.cm.set_addresses(now, vec![other_device], &mut host.out);
     assert_eq!(host.kinds(), [(EventKind::DeviceRemoval, 0)]);
     assert_eq!(host.cm.query(active).unwrap().state, IdState::DeviceRemoval);
-    // As with a connection that is over already.
+    // As for a connection that is over already.
     assert_eq!(host.cm.disconnect(now, active, &mut host.out), Ok(()));
     net.run_until_idle();
     assert_eq!(net.hosts[0].kinds(), [(EventKind::Disconnected, 0)]);

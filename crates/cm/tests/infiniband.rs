@@ -52,7 +52,7 @@ impl Host {
             has_lids: true,
             ..LocalAddress::over_ip(ip, device, Guid(n.into()), Mtu::M2048)
         };
-        // RoCE has the same addresses, and comes first.
+        // RoCE has the same addresses, and is first in the list.
         let roce = LocalAddress::over_ip(
             ip,
             (0, TransportType::Ib),
@@ -73,7 +73,7 @@ impl Host {
         id
     }
 
-    /// An id with a path to another host, which subnet administration has given.
+    /// Creates an id with a path to another host, as subnet administration would return it.
     fn routed(&mut self, to: &Self, ps: PortSpace, qp_type: QpType, hop_limit: u8) -> IdHandle {
         let only = Some(OnlyDevice { device: IB, transport: TransportType::Ib });
         let id = self.cm.create_id_on(CLIENT, ps, qp_type, only, 0).unwrap();
@@ -118,7 +118,7 @@ impl Host {
         event
     }
 
-    /// A datagram that another host has sent arrives: by its LID, and its GID where there is a GRH.
+    /// Delivers a datagram of another host: by LID, and with the GID if there is a GRH.
     fn take(&mut self, from: &Self, path: &MadPath, mad: &[u8]) {
         let av = &path.av;
         let bits = self.port.path_bits(Lid(av.dlid)).expect("our LID");
@@ -262,7 +262,7 @@ fn datagram_peer_is_looked_up_and_answered_along_the_lids() {
     }
 }
 
-/// A path record from a LID of a port of the client to one of a port of the server; `bits` are the path bits of both.
+/// Returns a path record from a LID of the client's port to one of the server's; `bits` are the path bits of both.
 fn record(client: &DevicePort, server: &DevicePort, bits: u16, flags: u32) -> PathData {
     let record = PathRecord {
         sgid: client.gids[0],
@@ -277,7 +277,7 @@ fn record(client: &DevicePort, server: &DevicePort, bits: u16, flags: u32) -> Pa
     PathData { flags: flags | PathData::BIDIRECTIONAL, record }
 }
 
-/// A second port, of the same device.
+/// Adds a second port to the same device.
 fn second_port(host: &mut Host) -> DevicePort {
     let n = u64::from(host.port.lid.0 / 4);
     let port = DevicePort {
@@ -290,7 +290,7 @@ fn second_port(host: &mut Host) -> DevicePort {
     port
 }
 
-/// An id that will connect along these records.
+/// Creates an id that will connect along these records.
 fn along(client: &mut Host, server: &Host, records: &[PathData]) -> IdHandle {
     let only = Some(OnlyDevice { device: IB, transport: TransportType::Ib });
     let id = client.cm.create_id_on(CLIENT, PortSpace::Tcp, QpType::Rc, only, 0).unwrap();
@@ -415,7 +415,7 @@ fn redirection_on_infiniband_goes_to_a_lid() {
     }
 }
 
-/// What a client sends after its request, with an alternate path, was refused for this reason.
+/// Sends the client's request with an alternate path, refuses it for this reason, and returns what the client sends next.
 fn sent_after(reason: RejReason, gid: impl Fn(&Host) -> Gid) -> (Host, Host, IdHandle) {
     let (mut server, mut client) = (Host::new(1), Host::new(2));
     server.listener(None, PortSpace::Tcp, QpType::Rc);
@@ -445,7 +445,7 @@ fn redirection_of_the_port_alone_asks_the_same_manager() {
         let Message::Req(req) = CmMad::parse(&mad).unwrap().message else { panic!("no REQ") };
         let gid = server.port.gids[1];
         assert_eq!((req.primary.remote_lid, req.primary.remote_gid), (Lid(7), gid));
-        // It led to the port that has refused.
+        // The alternate path led to the port that has refused.
         assert_eq!(req.alternate, Default::default());
         assert_eq!(client.cm.query(id).unwrap().route.unwrap().av.dgid, gid);
         assert_eq!(client.cm.counters().redirected, 1);
@@ -462,7 +462,7 @@ fn redirection_to_a_lid_without_a_gid_keeps_the_peers() {
     assert_eq!(client.cm.query(id).unwrap().route.unwrap().av.dgid, server.port.gids[0]);
 }
 
-/// A client whose request a server has sent to its own second GID, without a LID: also the REJ, and how it travels.
+/// Redirects a client's request to the server's second GID, without a LID. Returns also the REJ and its path.
 fn redirected(gid: impl Fn(&Host) -> Gid) -> (Host, Host, IdHandle, (MadPath, [u8; 256])) {
     let (mut server, mut client) = (Host::new(1), Host::new(2));
     server.listener(None, PortSpace::Tcp, QpType::Rc);
@@ -481,7 +481,7 @@ fn redirected(gid: impl Fn(&Host) -> Gid) -> (Host, Host, IdHandle, (MadPath, [u
     (server, client, id, (path, mad))
 }
 
-/// The path that administration has to where it was asked for one.
+/// Returns the path that subnet administration has for a query.
 fn way(client: &Host, query: &PathQuery) -> Path {
     let by_address = query.by_address;
     let av = AddressVector { dlid: 7, sl: 4, src_path_bits: 2, ..by_address.av };
@@ -497,7 +497,7 @@ fn redirection_without_a_lid_goes_by_the_path_that_administration_has() {
     let by_address = &query.by_address;
     assert_eq!((asked, by_address.av.dgid, by_address.local, by_address.pkey), wanted);
     assert!(client.out.events.is_empty() && client.out.mads.is_empty());
-    // Meanwhile it is neither repeated nor asked for twice.
+    // Meanwhile the request is not retransmitted, and the path not queried twice.
     client.take(&server, &path, &rej);
     client.cm.handle_timeout(Time::ZERO.after(SECOND), &mut client.out);
     assert!(client.out.paths.is_empty() && client.out.mads.is_empty());
@@ -570,7 +570,7 @@ fn redirection_to_where_no_path_leads_is_a_refusal() {
     assert_eq!(client.out.cancelled, [(id, query.attempt)]);
     refused(&mut client);
 
-    // Nobody is asked for what no path leads to.
+    // No query is sent for a GID that no path leads to.
     for gid in [Gid::ZERO, Gid([0xff; 16])] {
         let (_, mut client, ..) = redirected(|_| gid);
         assert!(client.out.paths.is_empty());
@@ -653,7 +653,7 @@ fn request_for_the_second_port_may_come_to_the_first() {
     let request = server.event(EventKind::ConnectRequest);
     let av = request.negotiated.unwrap().av;
     assert_eq!((av.port_num, av.dlid), (2, client.port.lid.0));
-    // The answer goes to where the request came from.
+    // The answer takes the path of the request.
     server.cm.accept(Time::ZERO, request.id, &param(0x11), &mut server.out).unwrap();
     let (path, _) = server.sent();
     assert_eq!((path.av.port_num, path.local), (1, server.port.gids[0]));

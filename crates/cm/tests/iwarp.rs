@@ -1,4 +1,4 @@
-//! Connections of iWARP: two managers, and between them streams that the test carries.
+//! iWARP connections: two managers, and streams between them that the test carries.
 
 mod net;
 
@@ -26,27 +26,27 @@ const ECONNRESET: i32 = 104;
 const ETIMEDOUT: i32 = 110;
 const ECONNREFUSED: i32 = 111;
 
-/// One end of a stream: whose it is, and what came for it.
+/// One end of a stream: its host and its number.
 type End = (usize, StreamId);
 
 /// Two hosts and TCP between them.
 struct World {
     hosts: Vec<Host>,
     now: Time,
-    /// Who is connected to whom.
+    /// The other end of each stream.
     peers: BTreeMap<End, End>,
-    /// What is on its way: bytes, or the end.
+    /// Bytes in flight, or the end of the stream.
     flights: VecDeque<(End, Option<Vec<u8>>)>,
     /// How many bytes arrive at a time.
     piece: usize,
-    /// What queue pairs got.
+    /// The streams that queue pairs got.
     handed: Vec<(usize, Qpn, StreamParams)>,
     closed: Vec<(usize, Qpn)>,
     /// The numbers of the streams that were handed over, in the same order.
     numbers: Vec<StreamId>,
     /// How often the initiator's connection is to be reset when its request arrives.
     resets: u32,
-    /// Everything that was sent, whole.
+    /// All bytes sent, unsegmented.
     sent: Vec<(usize, Vec<u8>)>,
 }
 
@@ -126,7 +126,7 @@ impl World {
         host.cm.accept(now, id, param, &mut host.out)
     }
 
-    /// A connection; the active and the passive id.
+    /// Establishes a connection. Returns the active and the passive id.
     fn connected(&mut self, wish: &ConnParam) -> (IdHandle, IdHandle) {
         let active = self.connecting(wish);
         self.run_until_idle();
@@ -136,7 +136,7 @@ impl World {
         (active, passive)
     }
 
-    /// Carries everything until nothing moves.
+    /// Carries everything until no more is in flight.
     fn run_until_idle(&mut self) {
         loop {
             let wish = (0..self.hosts.len())
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// What is due at once.
+    /// Handles all deadlines that are due at once.
     fn timers(&mut self) -> bool {
         let now = self.now;
         let due = |h: &&mut Host| h.cm.poll_timeout().is_some_and(|at| at <= now);
@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    /// A responder that the test plays answers the client with this frame.
+    /// Answers the client with this frame, as a responder that the test plays.
     fn answered(&mut self, wish: &ConnParam, flags: Flags, enhanced: Option<Enhanced>) {
         self.connecting(wish);
         let stream = self.scripted();
@@ -236,7 +236,7 @@ impl World {
         self.tell(stream, &bytes);
     }
 
-    /// Lets the client connect to nobody.
+    /// Connects the client to a peer that the test plays.
     fn scripted(&mut self) -> StreamId {
         let now = self.now;
         let host = &mut self.hosts[CLIENT_HOST];
@@ -254,7 +254,7 @@ impl World {
         host.cm.handle_stream_data(now, stream, bytes, &mut host.out);
     }
 
-    /// A peer that the test plays connects to the server and says this.
+    /// Connects to the server as a peer that the test plays, and sends these bytes.
     fn stranger(&mut self, bytes: &[u8]) -> StreamId {
         let (now, at) = (self.now, self.at());
         let host = &mut self.hosts[SERVER_HOST];
@@ -288,7 +288,7 @@ fn either(event: &rdmux_cm::Event) -> Option<bool> {
     }
 }
 
-/// The fault that a Terminate tells.
+/// Returns the fault that a Terminate reports.
 fn fault(bytes: &[u8]) -> Fault {
     let framing = fpdu::Framing { crc: true, markers: false };
     let frame = framing.parse(0, bytes).unwrap().unwrap();
@@ -308,7 +308,7 @@ fn both_sides_learn_the_same_however_the_stream_is_cut() {
                 assert_eq!((event.id, either(&event)), (id, Some(peer_to_peer)));
                 let agreed = event.negotiated.unwrap();
                 assert_eq!((agreed.max_rd_atomic, agreed.max_dest_rd_atomic), (4, 4));
-                // Nothing is left to be set.
+                // No attributes are left to be set.
                 let mask = |state| agreed.qp_attr(state).1;
                 assert_eq!(mask(QpState::Rtr), mask(QpState::Sqd));
             }
@@ -318,7 +318,7 @@ fn both_sides_learn_the_same_however_the_stream_is_cut() {
                 let number = if *host == SERVER_HOST { 0x22 } else { 0x11 };
                 assert_eq!((*qpn, params.rtr), (Qpn::new(number), rtr));
             }
-            // Request, reply, and in peer-to-peer mode one frame: not one more.
+            // Request, reply, and in peer-to-peer mode one frame: no more.
             assert_eq!(world.sent.len(), 2 + usize::from(peer_to_peer));
             world.end();
         }
@@ -405,7 +405,7 @@ fn revision_one_is_tried_once_when_two_is_reset() {
     let (_, second) = &world.sent[1];
     assert_eq!((first[17], second[17]), (2, 1));
     assert_eq!(world.hosts[CLIENT_HOST].cm.stream_counters().fallbacks, 1);
-    // And not twice.
+    // A second reset is final.
     world.resets = 2;
     world.connecting(&ConnParam { qp_num: Qpn::new(5), ..wish(true) });
     world.run_until_idle();
@@ -477,7 +477,7 @@ fn a_stream_that_breaks_before_it_is_handed_over_ends_a_connection_that_was_up()
     assert_eq!(host.kinds(), [(EventKind::Established, 0), (EventKind::Disconnected, 0)]);
     assert!(!host.cm.is_stream_up(stream));
     world.end();
-    // The same at the other side, which has said all that is to be said with its reply.
+    // The same at the other side, which has nothing to send after its reply.
     let mut world = World::new(Config::default());
     world.listener(1);
     let stream = world.stranger(&request(""));
@@ -494,7 +494,7 @@ fn a_stream_that_breaks_before_it_is_handed_over_ends_a_connection_that_was_up()
 
 #[test]
 fn peers_that_do_not_answer_are_given_up() {
-    // Nobody answers the initiator.
+    // The initiator gets no reply.
     let mut world = World::new(Config::default());
     world.connecting(&wish(true));
     world.scripted();
@@ -503,7 +503,7 @@ fn peers_that_do_not_answer_are_given_up() {
     world.pass(Duration::from_secs(1));
     assert_eq!(world.hosts[CLIENT_HOST].event(EventKind::Unreachable).status, -ETIMEDOUT);
     world.end();
-    // The initiator says nothing, or half of it.
+    // The initiator sends nothing, or half of its request.
     let mut world = World::new(Config::default());
     world.listener(1);
     world.stranger(b"");
@@ -513,7 +513,7 @@ fn peers_that_do_not_answer_are_given_up() {
     assert_eq!((resets, world.hosts[SERVER_HOST].cm.connections()), (2, 0));
     assert!(world.hosts[SERVER_HOST].events().is_empty());
     world.end();
-    // The first frame does not come.
+    // The first frame does not arrive.
     let mut world = World::new(Config::default());
     world.listener(1);
     let request = request("A");
@@ -525,7 +525,7 @@ fn peers_that_do_not_answer_are_given_up() {
     world.end();
 }
 
-/// The request of a peer that asks for these letters.
+/// Returns the request of a peer that asks for these letters.
 fn request(letters: &str) -> Vec<u8> {
     let has = |letter| letters.contains(letter);
     let enhanced = Enhanced {
@@ -561,7 +561,7 @@ fn a_first_frame_is_the_one_that_was_agreed_on() {
         ("AB", rtr::write(framing).to_vec(), false),
         ("AC", vec![0xff; 64], false),
         ("AC", vec![0; 8], false),
-        // A Read that asks for something.
+        // A Read that asks for data.
         ("AD", [&bad_read[..35], &[1], &bad_read[36..]].concat(), false),
     ] {
         let mut world = World::new(Config::default());
@@ -642,7 +642,7 @@ fn peers_wait_a_little_for_the_next_listener() {
     let request = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest);
     assert_eq!(request.listen_id, Some(second));
     world.hosts[SERVER_HOST].cm.take(request.id).unwrap();
-    // And not for long.
+    // The stream is kept only briefly.
     let now = world.now;
     let host = &mut world.hosts[SERVER_HOST];
     let _events = host.cm.destroy(now, second, &mut host.out);
@@ -668,7 +668,7 @@ fn a_request_whose_peer_is_gone_cannot_be_answered() {
     assert_eq!(error.errno(), ECONNRESET);
     let host = &mut world.hosts[SERVER_HOST];
     assert_eq!(host.kinds(), [], "the request is not answered");
-    // Whose accept nobody waits for hears it then, once.
+    // A program that accepted without waiting for the result gets the event then, once.
     for _ in 0..2 {
         host.cm.handle_refused(id, Command::Accept, ECONNRESET, &mut host.out);
     }
@@ -761,7 +761,7 @@ fn datagrams_and_other_services_have_no_device_of_iwarp() {
         let id = cm.create_id_on(SERVER, space, qp_type, iwarp, 0).unwrap();
         let error = cm.bind(id, at, false).unwrap_err();
         assert!(matches!(error, CmError::AddrNotAvailable { .. }), "{error}");
-        // Those of all devices have the other one.
+        // Ids of all devices have the other one.
         let id = cm.create_id(SERVER, space, qp_type, 0).unwrap();
         cm.bind(id, at, false).unwrap();
         assert_eq!(cm.query(id).unwrap().device.unwrap().transport, TransportType::Ib);
@@ -770,7 +770,7 @@ fn datagrams_and_other_services_have_no_device_of_iwarp() {
     world.end();
 }
 
-/// A peer connects to a port of the server, as a driver accepts it. Gives who was reset for it.
+/// Connects a peer to a port of the server, as a driver accepts it. Returns also the streams that were reset for it.
 fn comes(world: &mut World, port: u16, from: &str) -> (StreamId, Vec<StreamId>) {
     let (now, at) = (world.now, SocketAddr::new(world.at().ip(), port));
     let Host { cm, out, .. } = &mut world.hosts[SERVER_HOST];
@@ -802,7 +802,7 @@ fn silent_peers_of_a_full_listener_displace_the_oldest_of_their_own() {
     assert!(comes(&mut world, 7175, "10.0.0.9").1.is_empty(), "another listener has room");
     let host = &mut world.hosts[SERVER_HOST];
     assert_eq!((host.cm.stream_counters().shed, host.cm.stream_wants(honest)), (3, 20));
-    // A connection whose request has come is none of them.
+    // A connection whose request has arrived is not half-open.
     let request = Startup {
         kind: Kind::Request,
         flags: Flags::default(),
@@ -852,7 +852,7 @@ fn requests_that_wait_for_a_program_hold_back_their_own_listener_only() {
     world.end();
 }
 
-/// A listener on a link-local address is asked about without the interface that its connections have.
+/// The address of a link-local listener is compared without the interface that its connections' addresses have.
 #[test]
 fn peers_of_a_link_local_address_are_those_of_its_listener() {
     let mut world = few(2, 100);
@@ -871,7 +871,7 @@ fn peers_of_a_link_local_address_are_those_of_its_listener() {
     cm.listen(id, 1).unwrap();
     let silent: Vec<_> = (0..2).map(|_| cm.handle_stream_accepted(now, of_stream, from)).collect();
     assert_eq!(cm.stream_to_shed(of_listener), Some(silent[0]));
-    // One request is the program's, and two wait for it.
+    // The program has one request, and two wait for it.
     let third = cm.handle_stream_accepted(now, of_stream, from);
     for stream in [silent[0], silent[1], third] {
         assert!(cm.accepts_streams(of_listener));

@@ -1,5 +1,5 @@
-//! Against the frames that Linux 6.1 sent (`tests/captures`): what it sends us, we understand, and
-//! what we send is, byte for byte, what it sends itself.
+//! Compares with frames that Linux 6.1 sent (`tests/captures`). The stack understands the kernel's messages, and
+//! its own are, byte for byte, those that the kernel sends.
 
 mod net;
 
@@ -22,7 +22,7 @@ use rdmux_wire::{Gid, Guid, Mtu, Packet, Qpn};
 
 type Mad = [u8; 256];
 
-/// A management datagram of a capture, from and to.
+/// A management datagram of a capture, with its source and destination.
 struct Frame {
     src: IpAddr,
     dst: IpAddr,
@@ -38,7 +38,7 @@ impl Frame {
     }
 }
 
-/// The management datagrams of a capture.
+/// Returns the management datagrams of a capture.
 fn frames(name: &str) -> Vec<Frame> {
     let mut frames = Vec::new();
     each_packet(name, |src, dst, packet| {
@@ -50,7 +50,7 @@ fn frames(name: &str) -> Vec<Frame> {
     frames
 }
 
-/// Shows every RoCE packet of a capture, with where it came from and went to.
+/// Passes every RoCE packet of a capture to `show`, with its source and destination.
 fn each_packet(name: &str, mut show: impl FnMut(IpAddr, IpAddr, &Packet<'_>)) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures").join(name);
     let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
@@ -109,7 +109,7 @@ impl Stand {
         event
     }
 
-    /// An id with a route from `src` to `dst`.
+    /// Creates an id with a route from `src` to `dst`.
     fn routed(
         &mut self,
         ps: PortSpace,
@@ -133,7 +133,7 @@ impl Stand {
     }
 }
 
-/// The bytes in which two datagrams differ, but for the ranges in which they may.
+/// Returns the offsets at which two datagrams differ, except in the ranges that may differ.
 fn differences(ours: &Mad, theirs: &Mad, free: &[std::ops::Range<usize>]) -> Vec<usize> {
     let bound = |i: &usize| !free.iter().any(|range| range.contains(i));
     (0..256).filter(|&i| ours[i] != theirs[i]).filter(bound).collect()
@@ -190,7 +190,7 @@ fn our_answers_to_the_kernels_connection_are_the_kernels_own() {
         assert_eq!(differ, [0; 0], "{capture}: REP");
         let our_id = u32::from_be_bytes(ours[LOCAL_ID].try_into().unwrap());
 
-        // The kernel's RTU and DREQ, addressed to our communication id.
+        // The kernel's RTU and DREQ, addressed to this end's communication id.
         server.take_with(about(&frames, "RTU", &req), |mad| {
             let Message::Rtu(rtu) = &mut mad.message else { panic!() };
             rtu.remote_comm_id = our_id;
@@ -198,7 +198,7 @@ fn our_answers_to_the_kernels_connection_are_the_kernels_own() {
         server.event(EventKind::Established);
         let dreq = about(&frames, "DREQ", &req);
         if dreq.src != kernel_req.src {
-            // In this one the accepting side disconnects: our DREQ is the kernel's.
+            // In this capture the accepting side disconnects: the DREQ equals the kernel's.
             server.cm.disconnect(Time::ZERO, request.id, &mut server.out).unwrap();
             let differ = differences(&server.sent(), &dreq.mad, &[TID, LOCAL_ID]);
             assert_eq!(differ, [0; 0], "{capture}: DREQ");
@@ -272,7 +272,7 @@ fn our_connection_asks_as_the_kernels_does() {
     }
 }
 
-/// The first message of this name that has the communication id of `req`, from either side.
+/// Returns the first message of this name that has the communication id of `req`, from either side.
 fn about<'a>(frames: &'a [Frame], name: &str, req: &Req) -> &'a Frame {
     let id = req.local_comm_id.to_be_bytes();
     let is_about = |f: &&Frame| f.mad[LOCAL_ID] == id || f.mad[REMOTE_ID] == id;
@@ -308,7 +308,7 @@ fn nobody_listening_is_refused_as_the_kernel_refuses() {
     assert_eq!(differences(&server.sent(), &rej.mad, &[]), [0; 0]);
     assert!(server.out.events.is_empty());
 
-    // And the kernel's REJ ends a connection of ours.
+    // And the kernel's REJ ends a connection of this stack.
     let mut client = Stand::new(req.src, Guid(2));
     let src = SocketAddr::new(req.src, 0);
     let id = client.routed(PortSpace::Tcp, QpType::Rc, src, SocketAddr::new(req.dst, 7174));

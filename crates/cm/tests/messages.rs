@@ -1,4 +1,4 @@
-//! The messages of InfiniBand's connection manager, one by one: their fields, who says them, and what becomes of them.
+//! The messages of InfiniBand's connection manager, one by one: their fields, senders and effects.
 
 mod net;
 
@@ -25,7 +25,7 @@ fn set(net: &mut Net, host: usize, id: IdHandle, options: &[CmOption]) {
     }
 }
 
-/// A listener and a client with a route to it, whose programs are told of everything.
+/// Creates a listener and a client with a route to it, whose programs get all messages.
 fn told(qp_type: QpType) -> (Net, IdHandle) {
     let mut net = Net::new(3);
     let listener = net.listener(SERVER, qp_type);
@@ -60,7 +60,7 @@ fn refuse(net: &mut Net, host: usize, id: IdHandle, refusal: &Refusal) {
     host.cm.reject_with(now, id, refusal, &mut host.out).unwrap();
 }
 
-/// A request that has reached the server.
+/// Returns a request that has reached the server.
 fn requested(net: &mut Net, id: IdHandle) -> IdHandle {
     connect(net, id);
     net.run_until_idle();
@@ -110,7 +110,7 @@ fn fields_of_req_are_those_of_the_options_and_the_peer_is_told_them() {
     let Some(Message::Rep(rep)) = event.message().map(|mad| mad.message) else { panic!() };
     assert_eq!((rep.target_ack_delay, rep.failover_accepted, rep.local_qkey), (9, 1, Qkey(0x88)));
     assert_eq!((rep.local_eecn, rep.local_qpn), (0xab_cdef, param(0x22).qp_num));
-    // The path that the client's own queue pair gets is as short as it asked.
+    // The client's own queue pair gets the short path MTU that the client asked for.
     assert_eq!(event.negotiated.unwrap().path_mtu, Mtu::M256);
     net.end();
 }
@@ -151,7 +151,7 @@ fn options_out_of_range_or_too_late_are_refused() {
     net.end();
 }
 
-/// The starting PSN of REP, and the first one that the client's queue pair sends.
+/// Returns the starting PSN of REP, and the first one that the client's queue pair sends.
 fn psns_of_rep(net: &mut Net, passive: IdHandle) -> [Psn; 2] {
     accept(net, passive);
     net.run_until_idle();
@@ -261,7 +261,7 @@ fn mra_of_rep_has_the_accepting_side_wait() {
     net.run_until_idle();
     let event = net.hosts[SERVER].event(EventKind::Established);
     assert!(matches!(event.message().unwrap().message, Message::Rtu(_)));
-    // Now there is nothing that it could be about.
+    // Now there is no message that it could be about.
     let client = &mut net.hosts[CLIENT];
     let over = client.cm.ask_for_time(id, 22, &[], &mut client.out).unwrap_err();
     assert_eq!(over.errno(), 22);
@@ -275,7 +275,7 @@ fn mra_is_delayed_until_the_peer_asks_again_with_the_service_timeout_of_the_opti
     accept(&mut net, passive);
     net.run_until_idle();
     net.hosts[CLIENT].event(EventKind::ConnectResponse);
-    // Of REP it is the connecting side that is slow.
+    // For REP the connecting side is the slow one.
     net.log.clear();
     net.pass(5 * SECOND);
     assert_eq!(net.log, ["REP", "MRA"]);
@@ -366,7 +366,7 @@ fn private_data_of_rtu_dreq_and_drep_reach_the_peer() {
     accept(&mut net, passive);
     net.run_until_idle();
     net.hosts[CLIENT].event(EventKind::ConnectResponse);
-    // The first RTU is lost: what comes for the repeated REP is the same.
+    // The first RTU is lost: the retransmitted REP gets the same one.
     let mut first = true;
     net.filter = Box::new(move |m| !matches!(m, Message::Rtu(_)) || !std::mem::take(&mut first));
     establish(&mut net, id);
@@ -406,7 +406,7 @@ fn lost_rtu_is_told_by_the_queue_pair() {
     net.end();
 }
 
-/// Where a host is.
+/// Returns a redirection to a host.
 fn at(net: &Net, host: usize) -> Redirect {
     Redirect { gid: net.hosts[host].ip.into(), ..Redirect::default() }
 }
@@ -486,7 +486,7 @@ fn redirections_that_cannot_be_followed_are_refusals() {
         assert_eq!(net.hosts[CLIENT].kinds(), [(EventKind::Rejected, 24)], "{what}");
         net.end();
     }
-    // Without enough information, to another queue pair, and where the program does not want it.
+    // Too little information, another queue pair, and redirections disabled by the program.
     for (len, qpn, most) in [(39, 1, 4), (72, 2, 4), (72, 1, 0)] {
         let (mut net, id) = told(QpType::Rc);
         set(&mut net, CLIENT, id, &[CmOption::MaxRedirects(most)]);
@@ -553,7 +553,7 @@ fn lookup_is_refused_with_the_status_and_the_information_of_the_program() {
 
 #[test]
 fn qkey_of_an_answer_to_a_lookup_is_that_of_the_option() {
-    // What an option says counts also if it is 0, and what accept says counts more.
+    // A Q_Key of the option counts even if it is 0, and accept's overrides it.
     for (option, param_qkey, told_qkey) in [
         (None, None, Qkey::RDMA_UDP),
         (Some(0x88), None, Qkey(0x88)),
@@ -604,7 +604,7 @@ fn flood_of_lookups_is_bounded_and_counted() {
     let (_, asked) = net.sent(CLIENT);
     let Message::SidrReq(like) = asked.message else { panic!() };
     assert_eq!(like.service_id, service_id);
-    // Each is answered at once, as a program does that takes everything.
+    // Each is answered at once, as by a program that accepts everything.
     for request_id in 1..=6000 {
         net.say(CLIENT, SERVER, 1, SidrReq { request_id, ..like });
         let (now, server) = (net.now, &mut net.hosts[SERVER]);

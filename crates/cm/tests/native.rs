@@ -1,4 +1,4 @@
-//! InfiniBand's own addresses: GIDs, partitions and service IDs, and path records that the program has.
+//! InfiniBand's own addresses: GIDs, partitions and service IDs, and path records from the program.
 
 mod net;
 
@@ -23,7 +23,7 @@ struct Host {
     out: Out,
     gid: Gid,
     lid: Lid,
-    /// Of the last connection: each has a queue pair of its own.
+    /// Number of the last connection's queue pair: each has one of its own.
     qp_num: Qpn,
 }
 
@@ -67,7 +67,7 @@ impl Host {
         id
     }
 
-    /// A path record to another host, whose LIDs have these path bits.
+    /// Returns a path record to another host, whose LIDs have these path bits.
     fn record_to(&self, to: &Self, bits: u16) -> PathRecord {
         PathRecord {
             sgid: self.gid,
@@ -107,7 +107,7 @@ impl Host {
         event
     }
 
-    /// A message of another host comes, by LID.
+    /// Delivers a message of another host, by LID.
     fn take(&mut self, from: &Self, message: impl Into<Message>) {
         let mut path = MadPath::between([0, 0, 0, 0].into(), [0, 0, 0, 0].into());
         (path.device, path.local) = (2, self.gid);
@@ -124,7 +124,7 @@ impl Host {
         rej
     }
 
-    /// Nothing was asked.
+    /// Checks that no query was sent.
     fn asked_nobody(&self) -> bool {
         self.out.queries.is_empty() && self.out.paths.is_empty()
     }
@@ -212,7 +212,7 @@ fn listeners_are_told_apart_by_service_partition_and_port() {
     let at = |pkey, sid| IbAddr { pkey: Pkey(pkey), ..IbAddr::new(Gid::ZERO, ServiceId(sid)) };
     let first = server.listener(PortSpace::Ib, at(0x8005, 0x77));
     let any = server.listener(PortSpace::Ib, at(0, 0x78));
-    // A port in InfiniBand's clothes, which IP addresses have as well.
+    // A port encoded as a service ID, which IP addresses share.
     let tcp = ServiceId::from_port(PortSpace::Tcp.code(), 7174);
     let port = server.listener(PortSpace::Tcp, IbAddr::new(server.gid, tcp));
     for (sid, pkey, heard) in [
@@ -283,7 +283,7 @@ fn resolving_a_gid_asks_nobody_until_a_route_is_asked_for() {
     let route = *client.event(EventKind::AddrResolved).route.unwrap();
     assert_eq!((route.sgid, route.av.dgid, route.device), (client.gid, server.gid, 2));
     assert!(client.asked_nobody());
-    // Mandatory: a connection has a path.
+    // A connection needs a path.
     let none = client.cm.connect(now, id, &ConnParam::default(), &mut client.out).unwrap_err();
     assert!(matches!(none, CmError::NoPath { .. }), "{none}");
     let said = none.to_string();

@@ -1,4 +1,4 @@
-//! resolve_route: paths that come at once, late, not at all, or are not there. set_path: paths that the program has.
+//! resolve_route: paths that are found at once, late, or never. set_path: paths from the program.
 
 mod net;
 
@@ -12,14 +12,14 @@ use std::time::Duration;
 
 const HOST: usize = 1;
 
-/// A network, and an id on its second host that asks for a path.
+/// Creates a network, and an id on its second host that queries a path.
 fn asking() -> (Net, IdHandle, PathQuery) {
     let (mut net, id) = resolved();
     let query = ask(&mut net, id);
     (net, id, query)
 }
 
-/// A network, and an id on its second host that knows its peer's address.
+/// Creates a network, and an id on its second host that knows its peer's address.
 fn resolved() -> (Net, IdHandle) {
     let mut net = Net::new(2);
     let (now, dst) = (net.now, net.addr(0, 7174));
@@ -48,7 +48,7 @@ fn connect(net: &mut Net, id: IdHandle) -> Result<(), CmError> {
     host.cm.connect(now, id, &param(0x11), &mut host.out)
 }
 
-/// A path as subnet administration finds it, without GRH.
+/// Returns a path as subnet administration gives it, without GRH.
 fn by_lid(query: &PathQuery) -> Path {
     let av = AddressVector {
         is_global: false,

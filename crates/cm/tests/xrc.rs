@@ -8,14 +8,14 @@ use rdmux_transport::attr::{Access, AttrMask, QpState, QpType};
 use rdmux_wire::Qpn;
 use rdmux_wire::cm::{CmMad, Message, Rep, Req, Transport};
 
-/// A receiving queue pair's number, as this stack has them.
+/// The number of a receiving queue pair, as this stack assigns them.
 const TGT: u32 = 0x80_4001;
 
 fn answer() -> ConnParam {
     ConnParam { responder_resources: 3, initiator_depth: 2, flow_control: true, ..param(TGT) }
 }
 
-/// The datagram that a host is about to send.
+/// Returns the datagram that a host is about to send.
 fn sent(net: &Net, host: usize) -> Message {
     CmMad::parse(&net.hosts[host].out.mads[0].1).unwrap().message
 }
@@ -30,7 +30,7 @@ fn reply(net: &Net) -> Rep {
     rep
 }
 
-/// The listener's side of an answered request, whose REP is about to be sent.
+/// Returns the listener's side of an answered request, whose REP is about to be sent.
 fn answered(net: &mut Net) -> IdHandle {
     net.run_until_idle();
     let id = net.hosts[0].event(EventKind::ConnectRequest).id;
@@ -102,7 +102,7 @@ fn the_two_queue_pairs_fit_each_other() {
     net.end();
 }
 
-/// DREQ names the receiver's queue pair: a wrong one would not be believed.
+/// DREQ names the receiver's queue pair: a wrong one would not be accepted.
 #[test]
 fn either_end_disconnects() {
     for host in [0, 1] {
@@ -203,7 +203,7 @@ fn each_end_has_its_own_part() {
     net.end();
 }
 
-/// The peer's fields are 24 bits wide each, and it may write what it likes.
+/// The peer's fields are 24 bits wide each, and it may set them to anything.
 #[test]
 fn a_rep_that_names_no_queue_pair_is_still_of_its_connection() {
     let mut net = Net::new(2);

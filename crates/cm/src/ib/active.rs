@@ -1,4 +1,4 @@
-//! The connecting side: REQ out, REP in, RTU out (IBTA 12.9.5).
+//! The connecting side: sends REQ, receives REP, sends RTU (IBTA 12.9.5).
 
 use alloc::boxed::Box;
 
@@ -15,27 +15,27 @@ use crate::params::ConnParam;
 use crate::path::{MadPath, Path};
 use crate::sink::{IdHandle, Sink};
 
-/// What REQ says.
+/// The contents of a REQ.
 pub(crate) struct Connect<'a> {
     pub(crate) owner: IdHandle,
     pub(crate) service_id: ServiceId,
     pub(crate) node_guid: Guid,
     pub(crate) transport: Transport,
     pub(crate) psn: Psn,
-    /// How the messages of the connection travel.
+    /// The path of the connection's messages.
     pub(crate) path: MadPath,
     pub(crate) primary: Path,
     pub(crate) alternate: Option<Path>,
-    /// What the id's options say.
+    /// The id's options.
     pub(crate) fields: &'a Fields,
-    /// Depths, retries, queue pair. Its private data are the user's only.
+    /// Depths, retries, queue pair. Its private data are only the user's part.
     pub(crate) param: &'a ConnParam,
-    /// With the IP header in front.
+    /// The private data with the IP header in front.
     pub(crate) private_data: &'a [u8],
 }
 
 impl Cm {
-    /// Sends REQ; gives the new connection.
+    /// Sends REQ. Returns the new connection.
     pub(crate) fn connect(
         &mut self,
         now: Time,
@@ -69,7 +69,7 @@ impl Cm {
         local_id
     }
 
-    /// REP came.
+    /// Handles a REP.
     pub(super) fn handle_rep(
         &mut self,
         now: Time,
@@ -101,7 +101,7 @@ impl Cm {
             self.duplicate_rep(local_id, &rep, sink);
             return None;
         }
-        // From here on it is where it is with all other transports.
+        // From here on the peer's queue pair is in the field that all other transports use.
         rep.local_qpn = rep.qpn(transport);
         if !self.list_remote(local_id, rep.local_ca_guid, rep.local_comm_id, rep.local_qpn) {
             self.counters.stale += 1;
@@ -121,8 +121,8 @@ impl Cm {
         Some(Upcall::ToOwner { id: c.owner?, what: ConnEvent::Response(rep, options) })
     }
 
-    /// Notes who the peer is. False if its queue pair is in use by another connection, or its
-    /// communication id is: then nothing is noted.
+    /// Records the peer's node, queue pair and communication id. Returns false, and records nothing, if another connection uses
+    /// its queue pair or its communication id.
     pub(super) fn list_remote(
         &mut self,
         local_id: u32,
@@ -144,7 +144,7 @@ impl Cm {
         true
     }
 
-    /// REP came again: our RTU was lost, or the program is slow (delayed MRA).
+    /// Handles a duplicate REP: the RTU was lost, or the program is slow (delayed MRA).
     fn duplicate_rep(&mut self, local_id: u32, rep: &Rep, sink: &mut impl Sink) {
         let Some(c) = self.conns.get(&local_id) else { return };
         if c.remote_id != rep.local_comm_id {
@@ -167,8 +167,8 @@ impl Cm {
         self.send(&path, &mad, sink);
     }
 
-    /// The queue pair is ready: sends RTU, with these private data. A peer whose DREQ came meanwhile does not await one any
-    /// more, but the answer to its DREQ.
+    /// Sends RTU with these private data, when the queue pair is ready. A peer whose DREQ arrived meanwhile no longer awaits an RTU,
+    /// but the answer to its DREQ.
     pub(crate) fn establish(
         &mut self,
         conn: u32,

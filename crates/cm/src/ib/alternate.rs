@@ -1,4 +1,4 @@
-//! LAP and APR: the connection gets another path that it may migrate to (IBTA 12.8).
+//! LAP and APR: loading an alternate path for a connection to migrate to (IBTA 12.8).
 //!
 //! ```text
 //!  active                                              passive
@@ -10,8 +10,8 @@
 //!       None                                             Answered   (duplicates are answered again)
 //! ```
 //!
-//! All of that is in ESTABLISHED, and ends with it. A further LAP before the last one is answered is dropped and counted; what
-//! cannot be is refused here, and what the program is to decide on goes to the layer of ids.
+//! All of these states are substates of ESTABLISHED and end with it. A further LAP before the last one is answered is dropped and counted.
+//! This module refuses paths that are impossible; the layer of ids gets those that the program must decide on.
 
 use alloc::boxed::Box;
 
@@ -24,28 +24,28 @@ use super::{Cm, ConnEvent, Upcall, format};
 use crate::path::{MadPath, Path};
 use crate::sink::Sink;
 
-/// How many answered LAPs a connection remembers: more than a program sends while one of them is under way.
+/// How many answered LAPs a connection remembers: more than a program sends while one of them is in flight.
 const OLD_LAPS: usize = 16;
 
-/// What APR says.
+/// The contents of an APR.
 pub(crate) struct Answer<'a> {
     pub(crate) status: AprStatus,
     pub(crate) info: &'a [u8],
     pub(crate) private_data: &'a [u8],
-    /// The way along the path, if it is taken.
+    /// The path of management datagrams along the alternate path, if it is taken.
     pub(crate) path: Option<MadPath>,
 }
 
 impl Answer<'_> {
-    /// No, for this reason.
+    /// Returns a refusal with this reason.
     pub(crate) const fn refusal(status: AprStatus) -> Self {
         Self { status, info: &[], private_data: &[], path: None }
     }
 }
 
 impl Cm {
-    /// Sends LAP; `path` is where the connection may migrate to. False if the connection's state does not allow it: the peer
-    /// connected, or has a LAP of ours to answer.
+    /// Sends LAP for the alternate path `path`. Returns false if the connection's state does not allow it: the peer is the one that
+    /// connected, or has not answered an earlier LAP.
     pub(crate) fn load_alternate(
         &mut self,
         now: Time,
@@ -67,7 +67,7 @@ impl Cm {
         true
     }
 
-    /// LAP came.
+    /// Handles a LAP.
     pub(super) fn handle_lap(
         &mut self,
         path: &MadPath,
@@ -81,7 +81,7 @@ impl Cm {
             return None;
         };
         if c.state().awaits_rtu() && c.local_qpn == lap.remote_qpn {
-            // Only who has established sends LAP, so RTU was lost. LAP comes again.
+            // Only an established peer sends LAP, so RTU was lost. The peer will retransmit the LAP.
             return self.established(ids.0);
         }
         if c.state() != State::Established {
@@ -130,7 +130,7 @@ impl Cm {
         Some(Upcall::ToOwner { id, what: ConnEvent::AlternateAsked(lap) })
     }
 
-    /// Our answer was lost, or the program is slow (delayed MRA).
+    /// Handles a duplicate LAP: the answer was lost, or the program is slow (delayed MRA).
     fn lap_again(&mut self, conn: u32, mad: &[u8; 256], sink: &mut impl Sink) -> Option<Upcall> {
         self.counters.duplicates += 1;
         let path = self.conns.get(&conn)?.path;
@@ -138,7 +138,7 @@ impl Cm {
         None
     }
 
-    /// Refuses a LAP without keeping anything. `ids` are ours and the peer's.
+    /// Refuses a LAP without keeping state. `ids` are this end's and the peer's communication ids.
     fn refuse_lap(
         &mut self,
         path: &MadPath,
@@ -154,7 +154,7 @@ impl Cm {
         self.send(&path, &CmMad::new(tid, Message::Apr(apr)).to_bytes(), sink);
     }
 
-    /// Answers the peer's LAP. False if there is none to answer.
+    /// Answers the peer's LAP. Returns false if there is none to answer.
     pub(crate) fn answer_alternate(
         &mut self,
         conn: u32,
@@ -178,7 +178,7 @@ impl Cm {
         true
     }
 
-    /// APR came.
+    /// Handles an APR.
     pub(super) fn handle_apr(&mut self, path: &MadPath, tid: u64, apr: Box<Apr>) -> Option<Upcall> {
         let conn = apr.remote_comm_id;
         let c = self.find(conn, apr.local_comm_id, path)?;
@@ -198,7 +198,7 @@ impl Cm {
         Some(Upcall::ToOwner { id: owner?, what: ConnEvent::AlternateAnswered(apr) })
     }
 
-    /// A LAP was not answered: the connection goes on.
+    /// Handles the timeout of a LAP: the connection continues on its path.
     pub(super) fn lap_timeout(&mut self, conn: u32, status: i32) -> Option<Upcall> {
         self.counters.timeouts += 1;
         self.answered(conn);
@@ -207,7 +207,7 @@ impl Cm {
         Some(Upcall::ToOwner { id: c.owner?, what: ConnEvent::AlternateUnanswered(status) })
     }
 
-    /// The connection has migrated: its messages go by this path now.
+    /// Moves the connection's messages to this path, after it has migrated.
     pub(crate) fn migrated(&mut self, conn: u32, to: &MadPath) {
         if let Some(c) = self.conns.get_mut(&conn) {
             c.move_to(to);

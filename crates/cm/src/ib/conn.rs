@@ -1,4 +1,4 @@
-//! One connection: what both sides keep of it.
+//! The state of one connection, on either side.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -17,88 +17,88 @@ use crate::timers::Deadline;
 /// A management datagram.
 pub(crate) type Mad = [u8; 256];
 
-/// A connection, named by our communication id.
+/// A connection, identified by this end's communication id.
 #[derive(Debug)]
 pub(crate) struct Conn {
-    /// The id that hears of it; none once that was destroyed.
+    /// The id that gets its events; none once that was destroyed.
     pub(crate) owner: Option<IdHandle>,
     state: State,
-    /// What REQ asked for.
+    /// The transport that REQ asked for.
     pub(super) transport: Transport,
-    /// Our communication id.
+    /// This end's communication id.
     pub(super) local_id: u32,
     /// The peer's communication id; 0 while unknown.
     pub(super) remote_id: u32,
-    /// Our node.
+    /// The GUID of this end's node.
     pub(super) local_guid: Guid,
-    /// The peer's node; zero while unknown.
+    /// The GUID of the peer's node; zero while unknown.
     pub(super) remote_guid: Guid,
-    /// Our queue pair.
+    /// This end's queue pair.
     pub(super) local_qpn: Qpn,
     /// The peer's queue pair; zero while unknown.
     pub(super) remote_qpn: Qpn,
     /// The transaction of REQ, which REP, RTU, MRA and REJ repeat, or of the peer's DREQ.
     pub(super) tid: u64,
-    /// The way to the peer.
+    /// The path to the peer.
     pub(super) path: MadPath,
-    /// The other way, of the path that the connection may migrate to.
+    /// The path of messages along the alternate path.
     pub(super) other_path: Option<MadPath>,
-    /// That of the alternate path before. The peer may have migrated to it while another one was loaded.
+    /// The alternate path before the current one. The peer may have migrated to it while another one was loaded.
     pub(super) former_path: Option<MadPath>,
-    /// The program has said that this end has migrated, since the last path was loaded.
+    /// Whether the program has reported a migration of this end since the last path was loaded.
     pub(super) has_migrated: bool,
-    /// Whether we sent REQ.
+    /// Whether this end sent REQ.
     pub(super) is_active: bool,
-    /// How far a LAP is.
+    /// The progress of a LAP.
     pub(super) lap: Lapping,
-    /// The transactions of LAPs that were answered before the last one: a datagram that was delayed is no new wish.
+    /// The transactions of LAPs answered before the last one, to tell delayed duplicates from new requests.
     pub(super) old_laps: VecDeque<u64>,
-    /// The MRA that the program has sent of the message that it is to answer, for when that comes again.
+    /// The MRA that the program has sent for the message that it must answer, sent again for each duplicate.
     pub(super) mra: Option<Box<Mad>>,
     /// How often the peer has asked for more time.
     pub(super) respites: u8,
-    /// The service timeout code of an MRA that is sent because the program has not answered.
+    /// The service timeout code of MRAs sent because the program has not answered.
     pub(super) service_timeout: u8,
-    /// How often REQ may still be sent elsewhere.
+    /// How often REQ may still be redirected.
     pub(super) redirects_left: u8,
-    /// The path to where it is to be sent.
+    /// The path to the port that the request is redirected to.
     pub(super) wanted: Wanted,
-    /// In what time the peer should answer; a code.
+    /// The time within which the peer should answer; a code.
     pub(super) response_timeout: u8,
     /// The RTU that was sent.
     pub(super) rtu: Option<Box<Mad>>,
-    /// A DREQ that came before the program established the connection: who it names as its sender, and its transaction.
+    /// A DREQ that arrived before the program established the connection: its sender's communication id and its transaction.
     pub(super) early_dreq: Option<(u32, u64)>,
-    /// What we wait for an answer to.
+    /// The message in flight that awaits an answer.
     pub(super) out: Option<Box<Mad>>,
-    /// The REJ that took an accept back. The peer may not have got it.
+    /// The REJ that revoked an accept. The peer may not have received it.
     pub(super) refusal: Option<Box<Mad>>,
-    /// How often `out` may be sent again.
+    /// How often `out` may still be retransmitted.
     pub(super) retries_left: u8,
-    /// How often any message may be sent again.
+    /// How often any message may be retransmitted.
     pub(super) max_retries: u8,
     /// The time between transmissions.
     pub(super) interval: Duration,
     /// The ACK timeout code of the path.
     pub(super) ack_timeout: u8,
-    /// When to send again, or when timewait ends.
+    /// The deadline of the next retransmission, or of the end of timewait.
     pub(super) deadline: Deadline,
 }
 
-/// How far a LAP is. Only the side that sent REQ sends LAPs (IBTA 12.9.5), so there is one at a time.
+/// The progress of a LAP. Only the side that sent REQ sends LAPs (IBTA 12.9.5), so there is at most one at a time.
 #[derive(Debug)]
 pub(super) enum Lapping {
     /// There was none yet.
     None,
-    /// Ours is out, and not answered; with its transaction, and the way along its path.
+    /// This end's LAP is not answered yet; its transaction, and the path of messages along the new path.
     Sent(u64, MadPath),
-    /// The peer's came, and the program has not answered.
+    /// The peer's LAP arrived, and the program has not answered.
     Asked(u64),
-    /// The peer's was answered with this APR.
+    /// The peer's LAP was answered with this APR.
     Answered(u64, Box<Mad>),
 }
 
-/// What a new connection starts with.
+/// The initial values of a new connection.
 pub(super) struct NewConn {
     pub(super) state: State,
     pub(super) owner: Option<IdHandle>,
@@ -151,23 +151,23 @@ impl Conn {
         }
     }
 
-    /// The state that it is in.
+    /// Returns the current state.
     pub(crate) fn state(&self) -> State {
         self.state
     }
 
-    /// The one place where the state changes.
+    /// Changes the state. No other function does.
     pub(super) fn go(&mut self, next: State) {
         debug_assert!(self.state.may_become(next), "{} -> {next}", self.state);
         self.state = next;
     }
 
-    /// Whether a message with these communication ids, from this peer, is of this connection.
+    /// Returns whether a message with these communication ids, from this peer, belongs to this connection.
     pub(super) fn is_of(&self, remote_id: u32, path: &MadPath) -> bool {
         self.remote_id == remote_id && self.is_from(path)
     }
 
-    /// Whether a message came from the peer: by any path that the connection has, had or is to have.
+    /// Returns whether a message came from the peer: by any current, former or requested path of the connection.
     pub(super) fn is_from(&self, path: &MadPath) -> bool {
         let asked = match self.lap {
             Lapping::Sent(_, path) => Some(path),
@@ -177,8 +177,8 @@ impl Conn {
         paths.iter().flatten().any(|known| known.peer() == path.peer())
     }
 
-    /// The peer sends by this path now: it has migrated, and our program has not said so yet. When it has, a message by another path is a
-    /// late one.
+    /// Sends to the peer along this path from now on, if the peer has migrated to it and this end's program has not reported the migration
+    /// yet. Once the program has, a message by another path is a late one.
     pub(super) fn follow(&mut self, path: &MadPath) {
         if self.has_migrated {
             return;
@@ -191,7 +191,7 @@ impl Conn {
         }
     }
 
-    /// Messages go by this path from now on.
+    /// Sends messages along this path from now on.
     pub(super) fn move_to(&mut self, to: &MadPath) {
         self.has_migrated = true;
         let is_it = |path: &MadPath| (path.local, path.peer()) == (to.local, to.peer());
@@ -207,24 +207,24 @@ impl Conn {
         self.former_path = Some(core::mem::replace(&mut self.path, *to));
     }
 
-    /// Both ends are ready for another path.
+    /// Takes a new alternate path, for which both ends are ready.
     pub(super) fn take_path(&mut self, new: MadPath) {
         self.former_path = self.other_path.replace(new);
         self.has_migrated = false;
     }
 
-    /// The transaction of a message that we start ourselves.
+    /// Returns the transaction of a message that this end initiates.
     pub(super) fn own_tid(&self) -> u64 {
         tid_of(self.local_id)
     }
 
-    /// When the next transmission is due.
+    /// Returns when the next transmission is due.
     pub(super) fn next_retry(&self, now: Time) -> Time {
         now.after(self.interval)
     }
 }
 
-/// The transaction that a communication id starts. The upper half, which Linux uses to tell its
+/// Returns the transaction for a communication id. The upper half, by which Linux tells its
 /// agents apart, is never zero.
 pub(super) fn tid_of(local_id: u32) -> u64 {
     1 << 32 | u64::from(local_id)

@@ -1,4 +1,4 @@
-//! DREQ and DREP, timewait, and what happens when nobody wants a connection any more (IBTA 12.9.7,
+//! DREQ and DREP, timewait, and the release of connections that no id owns any more (IBTA 12.9.7,
 //! 12.9.8.4).
 
 use rdmux_transport::Time;
@@ -13,11 +13,11 @@ use crate::config::{LONGEST_CODE, code_to_duration};
 use crate::path::MadPath;
 use crate::sink::Sink;
 
-/// How many connections are kept in TIMEWAIT: peers decide how many there are.
+/// The most connections kept in TIMEWAIT. A bound is needed because peers decide how many there are.
 const MOST_TIMEWAIT: usize = 1 << 15;
 
 impl Cm {
-    /// Ends a connection: sends DREQ with these private data, or answers the peer's with the others. What is over already stays so.
+    /// Ends a connection: sends DREQ with the first private data, or answers the peer's DREQ with the second. Does nothing if it is over.
     pub(crate) fn disconnect(
         &mut self,
         now: Time,
@@ -43,7 +43,7 @@ impl Cm {
         Ok(())
     }
 
-    /// DREQ will be sent when the interval has passed, unless the peer says first that it is over.
+    /// Starts a disconnection whose DREQ is sent after one interval, unless the peer ends the connection first.
     pub(super) fn disconnect_later(&mut self, now: Time, conn: u32) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.go(State::DreqSent);
@@ -53,7 +53,7 @@ impl Cm {
         self.timers.set(&mut c.deadline, Timer::Conn(conn), at);
     }
 
-    /// A peer uses a queue pair for something new: the old connection is over, if it is that peer's. Another host may
+    /// Ends the old connection of a queue pair that the peer uses for a new one, if the message came from that peer. Another host may
     /// have made the numbers up.
     pub(super) fn disconnect_stale(
         &mut self,
@@ -71,7 +71,7 @@ impl Cm {
         }
     }
 
-    /// DREQ came. One for a connection that we do not have is answered too: the peer must not wait.
+    /// Handles a DREQ. One for an unknown connection is answered too, so that the peer need not wait.
     pub(super) fn handle_dreq(
         &mut self,
         now: Time,
@@ -102,14 +102,14 @@ impl Cm {
                 self.answered(conn);
             }
             State::DreqSent => {
-                // Both at once: each answers the other's and is done.
+                // Both sides sent DREQ: each answers the other's and is done.
                 c.tid = tid;
                 let mad = format::drep(c, &[]);
                 self.enter_timewait(now, conn);
                 self.send(&path, &mad, sink);
             }
             State::TimeWait => {
-                // Our DREP was lost.
+                // The DREP was lost.
                 c.tid = tid;
                 let mad = format::drep(c, &[]);
                 self.counters.duplicates += 1;
@@ -122,7 +122,7 @@ impl Cm {
             }
             State::RepRcvd => {
                 // The program has an event for a connection that is over already. It decides about
-                // that first: a later DREQ may be lost, so this one is kept.
+                // that event first: a later DREQ may be lost, so this one is kept.
                 let again = c.early_dreq.replace((c.remote_id, tid)).is_some();
                 self.counters.duplicates += u64::from(again);
                 return None;
@@ -135,7 +135,7 @@ impl Cm {
         Some(Upcall::ToOwner { id: owner?, what: ConnEvent::Disconnected(0) })
     }
 
-    /// Whether a DREQ has overtaken the REP. It is kept, and not answered before the REP has come: the peer would be done, and if
+    /// Returns whether a DREQ has overtaken the REP. It is kept, and not answered before the REP arrives: the peer would be done, and if
     /// the RTU were lost it would not say again that the connection is over.
     #[cold]
     fn is_early(&mut self, path: &MadPath, tid: u64, dreq: &Dreq) -> bool {
@@ -149,7 +149,7 @@ impl Cm {
         true
     }
 
-    /// DREP came.
+    /// Handles a DREP.
     pub(super) fn handle_drep(&mut self, now: Time, path: &MadPath, drep: &Drep) -> Option<Upcall> {
         let conn = drep.remote_comm_id;
         let c = self.find(conn, drep.local_comm_id, path)?;
@@ -162,7 +162,7 @@ impl Cm {
         Some(Upcall::ToOwner { id: owner?, what: ConnEvent::Disconnected(0) })
     }
 
-    /// The connection is over, but late messages must not be taken for those of a new one.
+    /// Ends a connection and keeps its ids for a time, so that late messages are not taken for those of a new one.
     pub(super) fn enter_timewait(&mut self, now: Time, conn: u32) {
         let configured = self.config.timewait;
         let Some(c) = self.conns.get_mut(&conn) else { return };
@@ -178,7 +178,7 @@ impl Cm {
         self.bound_timewait(now);
     }
 
-    /// If there are too many connections in TIMEWAIT, that of the oldest ends now.
+    /// Expires the oldest connections in TIMEWAIT if there are too many.
     fn bound_timewait(&mut self, now: Time) {
         while let Some(&oldest) = self.timewait.front() {
             let waits = self.conns.get_mut(&oldest).filter(|c| c.state() == State::TimeWait);
@@ -193,10 +193,10 @@ impl Cm {
         }
     }
 
-    /// Nobody will hear of this connection any more: its peer is told, whatever the state, and it
-    /// goes its way to the end.
+    /// Ends a connection that no id owns any more: tells the peer, whatever the state, and lets the
+    /// state machine run to its end.
     ///
-    /// Linux sends one DREQ here and forgets; we repeat it, so that a peer learns of it even
+    /// Linux sends one DREQ here and forgets. This function retransmits it, so that a peer learns of the end even
     /// when datagrams are lost.
     pub(crate) fn release(&mut self, now: Time, conn: u32, sink: &mut impl Sink) {
         let Some(c) = self.conns.get_mut(&conn) else { return };

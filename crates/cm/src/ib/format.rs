@@ -1,4 +1,4 @@
-//! How our own messages are filled in. What a field means is said in [`rdmux_wire::cm`].
+//! Builds outgoing messages. [`rdmux_wire::cm`] documents the meaning of the fields.
 
 use rdmux_wire::cm::{
     Apr, CmMad, Drep, Dreq, Lap, Message, Mra, MraOf, Path, Rej, RejOf, RejReason, Rep, Req, Rtu,
@@ -14,19 +14,19 @@ use super::state::State;
 use crate::config::Config;
 use crate::params::Ece;
 
-/// `LID` of a path that is routed: not known here (IBTA 12.6.5, permissive LID).
+/// The LID of a routed path, which is not known here (IBTA 12.6.5, permissive LID).
 const PERMISSIVE: Lid = Lid(0xffff);
 
 fn mad(tid: u64, message: impl Into<Message>) -> Mad {
     CmMad::new(tid, message.into()).to_bytes()
 }
 
-/// A message that carries the options of enhanced connection establishment in its header.
+/// Builds a message that carries the options of enhanced connection establishment in its header.
 fn mad_with(ece: Ece, tid: u64, message: impl Into<Message>) -> Mad {
     CmMad { tid, attr_mod: ece.options, message: message.into() }.to_bytes()
 }
 
-/// Private data in their field. Their length was checked when the command came.
+/// Pads private data to the size of their field. The command has checked their length.
 pub(super) fn padded<const N: usize>(data: &[u8]) -> [u8; N] {
     private_data(&data[..data.len().min(N)]).unwrap_or([0; N])
 }
@@ -64,14 +64,14 @@ pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_
         private_data: padded(connect.private_data),
     };
     if req.transport == Transport::XRC {
-        // Our end serves nobody and the peer's asks for nothing (Linux leaves these out, too).
+        // The sending end serves no requests and the receiving end sends none (Linux leaves these fields out, too).
         (req.responder_resources, req.srq) = (0, false);
         (req.retry_count, req.rnr_retry_count) = (0, 0);
     }
     mad_with(param.ece, tid, req)
 }
 
-/// A path as REQ and LAP describe it. Its LIDs are where either side sends to.
+/// Describes a path as REQ and LAP do. Its LIDs are the destinations of either side.
 pub(super) fn path_of(config: &Config, path: &crate::path::Path) -> Path {
     let av = &path.av;
     let routed = av.is_global && av.hop_limit > 1;
@@ -113,7 +113,7 @@ pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {
         private_data: padded(&param.private_data),
     };
     if c.transport == Transport::XRC {
-        // Each request names the shared receive queue that it is for, and our end asks for nothing.
+        // Each request names the shared receive queue that it is for, and the receiving end sends no requests.
         (rep.local_eecn, rep.local_qpn) = (rep.local_qpn.get(), Qpn::default());
         (rep.srq, rep.initiator_depth, rep.end_to_end_flow_control) = (true, 0, false);
     }
@@ -125,7 +125,7 @@ pub(super) fn rtu(c: &Conn, private_data: &[u8]) -> Mad {
     mad(c.tid, Rtu { local_comm_id, remote_comm_id, private_data: padded(private_data) })
 }
 
-/// MRA of a message with this transaction.
+/// Builds an MRA for a message with this transaction.
 pub(super) fn mra(
     c: &Conn,
     tid: u64,
@@ -156,7 +156,7 @@ pub(super) fn lap(
     mad(tid, lap)
 }
 
-/// APR to the LAP with this transaction.
+/// Builds an APR to the LAP with this transaction.
 pub(super) fn apr(c: &Conn, tid: u64, answer: &Answer<'_>) -> Mad {
     let apr = Apr {
         local_comm_id: c.local_id,
@@ -169,7 +169,7 @@ pub(super) fn apr(c: &Conn, tid: u64, answer: &Answer<'_>) -> Mad {
     mad(tid, apr)
 }
 
-/// REJ of what the peer sent last, or of nothing in particular.
+/// Builds a REJ of the peer's last message, or of no particular message.
 pub(super) fn rej(c: &Conn, reason: RejReason, ari: &[u8], private_data: &[u8]) -> Mad {
     let message = match c.state() {
         State::ReqRcvd => RejOf::Req,
@@ -179,7 +179,7 @@ pub(super) fn rej(c: &Conn, reason: RejReason, ari: &[u8], private_data: &[u8]) 
     rej_of(c.tid, (c.local_id, c.remote_id), message, reason, ari, private_data)
 }
 
-/// REJ with communication ids, ours and the peer's, as given.
+/// Builds a REJ with these communication ids, this end's and the peer's.
 pub(super) fn rej_of(
     tid: u64,
     (local_comm_id, remote_comm_id): (u32, u32),
@@ -206,12 +206,12 @@ pub(super) fn dreq(c: &Conn, private_data: &[u8]) -> Mad {
     mad(c.own_tid(), Dreq { local_comm_id, remote_comm_id, remote_qpn, private_data })
 }
 
-/// DREP to the DREQ whose transaction the connection keeps.
+/// Builds a DREP to the DREQ whose transaction the connection keeps.
 pub(super) fn drep(c: &Conn, private_data: &[u8]) -> Mad {
     drep_of(c.tid, (c.local_id, c.remote_id), private_data)
 }
 
-/// DREP with communication ids, ours and the peer's, as given.
+/// Builds a DREP with these communication ids, this end's and the peer's.
 pub(super) fn drep_of(
     tid: u64,
     (local_comm_id, remote_comm_id): (u32, u32),

@@ -1,25 +1,25 @@
 //! The InfiniBand communication manager (IBTA 12): REQ MRA REJ REP RTU DREQ DREP, LAP/APR, SIDR.
 //!
-//! `Cm` knows connections by communication ids. Who owns one, who listens and what a program
-//! hears is the business of [`id`](crate::id), to which everything that happens goes as an
+//! `Cm` identifies connections by communication ids. The layer of [`id`](crate::id) knows which id owns a
+//! connection, which ids listen and which events a program gets. It receives everything that happens as an
 //! `Upcall`.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `state` | the states of a connection, and what may follow on what |
+//! | `state` | the states of a connection and their transitions |
 //! | `conn` | one connection |
-//! | `transport` | which queue pairs a REQ joins |
-//! | `active` | REQ out, REP in, RTU out |
-//! | `passive` | REQ in, REP out, RTU in |
+//! | `transport` | the queue pair types that a REQ joins |
+//! | `active` | the connecting side: REQ, REP, RTU |
+//! | `passive` | the accepting side: REQ, REP, RTU |
 //! | `respite` | MRA both ways |
 //! | `reject` | REJ both ways |
-//! | `redirect` | requests and lookups that go elsewhere |
-//! | `disconnect` | DREQ, DREP, timewait; the end of an owner |
+//! | `redirect` | redirected requests and lookups |
+//! | `disconnect` | DREQ, DREP, timewait; the release of an owner |
 //! | `alternate` | LAP, APR |
 //! | `sidr` | SIDR_REQ and SIDR_REP both ways |
-//! | `timers` | retransmission, giving up, the end of timewait |
-//! | `receive` | what is checked of each datagram before anything else |
-//! | `format` | how our own messages are filled in |
+//! | `timers` | retransmission, timeouts, the end of timewait |
+//! | `receive` | the checks of each datagram, and its dispatch |
+//! | `format` | building outgoing messages |
 
 pub(crate) mod active;
 pub(crate) mod alternate;
@@ -55,20 +55,20 @@ use crate::rng::Rng;
 use crate::sink::{IdHandle, Sink};
 use crate::timers::Timers;
 
-/// What a message or a timeout means to the layer of ids.
+/// What a message or a timeout means for the layer of ids.
 #[derive(Debug)]
 pub(crate) enum Upcall {
     /// A peer wants to connect. The connection is in `ReqRcvd` and has no owner: give it one,
     /// [`refuse`](Cm::refuse) or [`forget`](Cm::forget) it. `options` are those of enhanced
     /// connection establishment.
     Request { conn: u32, path: MadPath, req: Box<Req>, options: u32 },
-    /// A peer looks a service up: [`answer`](Cm::sidr_reply) it or [`forget`](Cm::sidr_forget) it.
+    /// A peer looks up a service: [`answer`](Cm::sidr_reply) it or [`forget`](Cm::sidr_forget) it.
     SidrRequest { key: SidrKey, path: MadPath, req: Box<SidrReq> },
-    /// Something that an id must know.
+    /// An event of a connection or lookup for its id.
     ToOwner { id: IdHandle, what: ConnEvent },
 }
 
-/// What happened to a connection or a lookup.
+/// An event of a connection or a lookup.
 #[derive(Debug)]
 pub(crate) enum ConnEvent {
     /// The peer accepted; the program must establish or reject. `local_qpn` is the peer's queue
@@ -78,18 +78,18 @@ pub(crate) enum ConnEvent {
     Established,
     /// The peer refused.
     Rejected(Box<Rej>),
-    /// The peer asked for the request, or the lookup, to go elsewhere, and it went.
+    /// The peer redirected the request or the lookup, and it was sent to the new address.
     Redirected(Redirected),
-    /// It is to go to this GID, and where that is somebody must be asked. Then the message, which came by this path, is to be looked
-    /// at again.
+    /// The request is redirected to this GID, and the caller must find the path to it. Process the message, which arrived along the path
+    /// `came`, again afterwards.
     PathWanted { gid: Gid, came: MadPath },
     /// The peer needs more time; a code.
     MoreTime(u8),
-    /// The peer wants another alternate path; the program must answer.
+    /// The peer asks to load another alternate path; the program must answer.
     AlternateAsked(Box<Lap>),
-    /// What became of our alternate path.
+    /// The outcome of this end's LAP.
     AlternateAnswered(Box<Apr>),
-    /// The peer did not say; a negative errno.
+    /// The peer did not answer the LAP; a negative errno.
     AlternateUnanswered(i32),
     /// No answer came; a negative errno.
     Unreachable(i32),
@@ -108,13 +108,13 @@ pub(crate) struct Cm {
     pub(crate) counters: Counters,
     pub(crate) rng: Rng,
     conns: BTreeMap<u32, Box<Conn>>,
-    /// By the peer's node and communication id, from REQ or REP until forgotten.
+    /// Connections by the peer's node and communication id, from REQ or REP until forgotten.
     by_remote_id: BTreeMap<(Guid, u32), u32>,
-    /// By the peer's node and queue pair, from REQ or REP until timewait.
+    /// Connections by the peer's node and queue pair, from REQ or REP until timewait.
     by_remote_qpn: BTreeMap<(Guid, Qpn), u32>,
     sidr_clients: BTreeMap<u32, SidrClient>,
     sidr_servers: BTreeMap<SidrKey, SidrServer>,
-    /// Connections in TIMEWAIT, the oldest first. Some may be over by now.
+    /// Connections in TIMEWAIT, oldest first. Some may have been forgotten already.
     timewait: VecDeque<u32>,
     timers: Timers<Timer>,
 }
@@ -135,39 +135,39 @@ impl Cm {
         }
     }
 
-    /// The state of a connection that is still known.
+    /// Returns the state of a connection that is still known.
     pub(crate) fn state(&self, conn: u32) -> Option<State> {
         self.conns.get(&conn).map(|c| c.state())
     }
-    /// The ACK timeout code of a connection's path; 0 if it is not known.
+    /// Returns the ACK timeout code of a connection's path; 0 if the connection is not known.
     pub(crate) fn ack_timeout(&self, conn: u32) -> u8 {
         self.conns.get(&conn).map_or(0, |c| c.ack_timeout)
     }
-    /// Gives a requested connection to an id.
+    /// Assigns a requested connection to an id.
     pub(crate) fn set_owner(&mut self, conn: u32, owner: IdHandle) {
         if let Some(conn) = self.conns.get_mut(&conn) {
             conn.owner = Some(owner);
         }
     }
-    /// Connections and lookups, those in timewait included.
+    /// Returns the number of connections and lookups, those in timewait included.
     pub(crate) fn len(&self) -> usize {
         self.conns.len() + self.sidr_clients.len() + self.sidr_servers.len()
     }
-    /// Whether a peer may not know yet that a connection is over.
+    /// Returns whether a peer may not know yet that a connection is over.
     pub(crate) fn says_goodbye(&self) -> bool {
         self.conns.values().any(|c| c.state() == State::DreqSent)
     }
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.timers.next()
     }
-    /// How many deadlines are set.
+    /// Returns how many deadlines are set.
     pub(crate) fn deadlines(&self) -> usize {
         self.timers.len()
     }
 
-    /// A communication id that is not in use, timewait included (IBTA 12.9.8). Drawn anew for each connection: a peer
-    /// that knows its own must not know those of others.
+    /// Returns a communication id that is not in use, timewait included (IBTA 12.9.8). It is random for each connection, so that a
+    /// peer that knows its own cannot infer those of others.
     fn new_local_id(&mut self) -> u32 {
         loop {
             let id = self.rng.next_u32();
@@ -177,13 +177,13 @@ impl Cm {
         }
     }
 
-    /// Sends a message that no answer is awaited to.
+    /// Sends a message that needs no answer.
     fn send(&mut self, path: &MadPath, mad: &Mad, sink: &mut impl Sink) {
         self.counters.mads_sent += 1;
         sink.send_mad(path, mad);
     }
 
-    /// Sends a message, again and again until it is answered.
+    /// Sends a message and retransmits it until it is answered.
     fn send_until_answered(&mut self, now: Time, conn: u32, mad: &Mad, sink: &mut impl Sink) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.retries_left = c.max_retries;
@@ -194,7 +194,7 @@ impl Cm {
         self.send(&path, mad, sink);
     }
 
-    /// The answer came: stops sending.
+    /// Stops retransmission, because the answer arrived.
     fn answered(&mut self, conn: u32) {
         if let Some(c) = self.conns.get_mut(&conn) {
             c.out = None;
@@ -202,7 +202,7 @@ impl Cm {
         }
     }
 
-    /// Forgets a connection, without a word to anybody.
+    /// Forgets a connection without sending anything.
     pub(crate) fn forget(&mut self, conn: u32) {
         let Some(mut c) = self.conns.remove(&conn) else { return };
         self.timers.clear(&mut c.deadline, Timer::Conn(conn));
@@ -213,7 +213,7 @@ impl Cm {
         }
     }
 
-    /// Lets the peer use its queue pair for another connection.
+    /// Allows the peer to use its queue pair for another connection.
     fn unlist_qpn(&mut self, c: &Conn) {
         let key = (c.remote_guid, c.remote_qpn);
         if self.by_remote_qpn.get(&key) == Some(&c.local_id) {
@@ -221,7 +221,7 @@ impl Cm {
         }
     }
 
-    /// The connection that a message names, if it is the peer's too.
+    /// Returns the connection that a message names, if the peer's names match too.
     fn find(&mut self, local_id: u32, remote_id: u32, path: &MadPath) -> Option<&mut Conn> {
         let found = self.conns.get_mut(&local_id).filter(|c| c.is_of(remote_id, path));
         if found.is_none() {
@@ -230,8 +230,8 @@ impl Cm {
         found.map(Box::as_mut)
     }
 
-    /// Gives up what waits for `peer`, which is known not to answer. Looks at everything, for it
-    /// is a rare hint.
+    /// Returns the timers of requests and lookups that await `peer`, which is known not to answer. Searches all of them, because
+    /// such a hint is rare.
     pub(crate) fn waiting_for(&self, peer: Peer) -> alloc::vec::Vec<Timer> {
         let conns = self.conns.values().filter(|c| c.path.peer() == peer && c.state().awaits_rep());
         let lookups = self.sidr_clients.iter().filter(|(_, c)| c.path.peer() == peer);

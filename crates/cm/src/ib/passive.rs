@@ -1,4 +1,4 @@
-//! The accepting side: REQ in, REP out, RTU in (IBTA 12.9.6).
+//! The accepting side: receives REQ, sends REP, receives RTU (IBTA 12.9.6).
 
 use alloc::boxed::Box;
 
@@ -15,20 +15,20 @@ use crate::params::ConnParam;
 use crate::path::MadPath;
 use crate::sink::Sink;
 
-/// What REP says.
+/// The contents of a REP.
 pub(crate) struct Accept<'a> {
     pub(crate) node_guid: Guid,
     pub(crate) psn: Psn,
     pub(crate) param: &'a ConnParam,
-    /// What the id's options say.
+    /// The id's options.
     pub(crate) fields: &'a Fields,
-    /// What becomes of REQ's alternate path, and the way along it if it is taken.
+    /// The outcome of REQ's alternate path, and the path of messages along it if it is taken.
     pub(crate) failover: Failover,
     pub(crate) other_path: Option<MadPath>,
 }
 
 impl Cm {
-    /// REQ came: a duplicate, one from a queue pair that is in use, or a new connection.
+    /// Handles a REQ: a duplicate, one from a queue pair that is in use, or a new connection.
     pub(super) fn handle_req(
         &mut self,
         now: Time,
@@ -43,7 +43,7 @@ impl Cm {
             return None;
         }
         if self.by_remote_qpn.contains_key(&(guid, req.local_qpn)) {
-            // The peer forgot the connection that we still have (IBTA 12.9.8.3.1).
+            // The peer forgot a connection that this end still has (IBTA 12.9.8.3.1).
             self.counters.stale += 1;
             self.refuse_message(
                 path,
@@ -79,7 +79,7 @@ impl Cm {
         Some(Upcall::Request { conn: local_id, path: *path, req, options })
     }
 
-    /// REQ came again: our answer was lost, or the program is slow (delayed MRA).
+    /// Handles a duplicate REQ: the answer was lost, or the program is slow (delayed MRA).
     fn duplicate_req(&mut self, known: u32, path: &MadPath, sink: &mut impl Sink) {
         self.counters.duplicates += 1;
         if self.refuse_again(known, sink) {
@@ -126,7 +126,7 @@ impl Cm {
         Ok(())
     }
 
-    /// RTU came. A peer that establishes what we do not have, or took back, must know.
+    /// Handles an RTU. A peer that establishes a connection that does not exist or was revoked is told so.
     pub(super) fn handle_rtu(
         &mut self,
         path: &MadPath,
@@ -148,8 +148,8 @@ impl Cm {
         self.established(ids.0)
     }
 
-    /// The queue pair saw data, so the peer has sent its RTU (IBTA 12.9.6, "communication
-    /// established" event). False if it did not matter.
+    /// Handles data on the queue pair before the RTU: the peer must have sent its RTU (IBTA 12.9.6, "communication
+    /// established" event). Returns none if nothing changed.
     pub(crate) fn comm_established(&mut self, conn: u32) -> Option<Upcall> {
         if !self.state(conn)?.awaits_rtu() {
             return None;

@@ -1,4 +1,4 @@
-//! What is checked of each datagram before anything else, and who gets it.
+//! The checks of each datagram, and its dispatch to a handler.
 
 use alloc::boxed::Box;
 
@@ -11,7 +11,7 @@ use crate::path::MadPath;
 use crate::sink::Sink;
 
 impl Cm {
-    /// A datagram came to QP1.
+    /// Handles a datagram that arrived at QP1.
     pub(crate) fn handle_mad(
         &mut self,
         now: Time,
@@ -20,7 +20,7 @@ impl Cm {
         sink: &mut impl Sink,
     ) -> Option<Upcall> {
         let (MadHeader { attr_id, tid, attr_mod, .. }, body) = self.checked(bytes)?;
-        // Read once, here: a message is some 200 bytes, and each call that passed it on would copy it.
+        // Parsed once, here: a message is some 200 bytes, and each call that passed it on would copy it.
         let Ok(message) = Message::parse(attr_id, body) else {
             self.counters.bad_field += 1;
             return None;
@@ -41,7 +41,7 @@ impl Cm {
         }
     }
 
-    /// The header and the body of the message, or none if the header has no sense: then the reason is counted. What is of
+    /// Returns the header and the body of the message, or counts why the header is invalid. A datagram of
     /// another version or method is dropped without an answer (IBTA 13.4.5).
     fn checked<'a>(&mut self, bytes: &'a [u8]) -> Option<(MadHeader, &'a [u8])> {
         let counters = &mut self.counters;

@@ -1,9 +1,9 @@
-//! Redirection: a peer says that another port, or another connection manager, is to be asked (REJ with reasons 24 and 25, IBTA
-//! 12.6.7.2; SIDR_REP with status 4, 12.11.2.1). The request goes there, as a new one, at most as often as the program allows.
+//! Redirection: a peer names another port or another connection manager to send the request to (REJ with reasons 24 and 25, IBTA
+//! 12.6.7.2; SIDR_REP with status 4, 12.11.2.1). The request is sent there as a new one, at most as often as the program allows.
 //!
-//! A redirection that cannot be followed is a refusal, and told as such: to a queue pair that is not QP1, to another partition,
-//! without an address that a request can go to. Where there are LIDs and it has none, the layer of ids has the path to its GID looked
-//! for (IBTA 13.4.8.1, RedirectLID); meanwhile the request is not repeated. Then the redirection is looked at again.
+//! A redirection that cannot be followed is reported as a refusal: one to a queue pair that is not QP1, to another partition,
+//! or without a usable address. On a network with LIDs, if the redirection has none, the layer of ids looks up the path to its GID
+//! (IBTA 13.4.8.1, RedirectLID). Meanwhile the request is not retransmitted. Then the redirection is processed again.
 
 use alloc::boxed::Box;
 
@@ -20,40 +20,40 @@ use crate::fields::Redirect;
 use crate::path::MadPath;
 use crate::sink::Sink;
 
-/// A request was sent elsewhere: what the layer of ids must know.
+/// A request that was redirected, as the layer of ids must know it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Redirected {
     /// The new name of the connection, or of the lookup.
     pub(crate) number: u32,
-    /// Where the peer is now, also its GID if the peer has not said it.
+    /// The new address of the peer, with its GID even if the peer did not send it.
     pub(crate) to: Redirect,
-    /// The path to there, if it was looked for.
+    /// The path to the new address, if it was looked up.
     pub(crate) along: Option<crate::path::Path>,
 }
 
-/// The path to where a request was redirected without a LID.
+/// The path for a request that was redirected without a LID.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Wanted {
     /// None was needed yet.
     #[default]
     Nothing,
-    /// It is looked for.
+    /// The lookup is in progress.
     Asked,
-    /// This one.
+    /// The lookup found this path.
     Found(crate::path::Path),
-    /// There is none.
+    /// The lookup found no path.
     Nowhere,
 }
 
-/// What becomes of a refusal that may be a redirection.
+/// The outcome of a refusal that may be a redirection.
 pub(super) enum Followed {
-    /// It is a refusal.
+    /// It is a refusal, not a redirection.
     Not,
-    /// Nothing more is to be done than to tell this.
+    /// It was handled; this remains to be reported.
     Done(Option<Upcall>),
 }
 
-/// How to follow.
+/// How to follow a redirection.
 enum Way {
     By(AddressVector),
     Along(crate::path::Path),
@@ -62,13 +62,13 @@ enum Way {
 }
 
 impl Redirect {
-    /// A path that leads there, if it may be one of a partition.
+    /// Returns the address vector to the new address, if it is acceptable and within `partition`, if one is given.
     fn moves(&self, av: &AddressVector, partition: Option<Pkey>) -> Option<AddressVector> {
         let stays = |own: Pkey| self.pkey.0 & 0x7fff == 0 || (own.0 ^ self.pkey.0) & 0x7fff == 0;
         if !partition.is_none_or(stays) {
             return None;
         }
-        // Only where addresses are GIDs there are no LIDs.
+        // There are no LIDs only where addresses are GIDs.
         if av.dlid == 0 {
             let (was, is) = (av.dgid.ip().to_canonical(), self.gid.ip().to_canonical());
             let fits = was.is_ipv4() == is.is_ipv4()
@@ -90,7 +90,7 @@ impl Redirect {
         })
     }
 
-    /// How to get there, if it may be followed.
+    /// Returns how to reach the new address, if the redirection may be followed.
     fn way(&self, av: &AddressVector, partition: Pkey, wanted: Wanted) -> Option<Way> {
         match wanted {
             Wanted::Nothing => {}
@@ -108,7 +108,7 @@ impl Redirect {
         with_lid.moves(av, Some(partition)).filter(|_| is_port).map(|_| Way::Ask)
     }
 
-    /// The same for a path as REQ describes it.
+    /// Applies the redirection to a path as REQ describes it.
     fn moves_path(&self, path: &Path) -> Path {
         let remote_gid = if self.gid.is_zero() { path.remote_gid } else { self.gid };
         let is_by_lid = path.remote_lid.is_unicast();
@@ -126,8 +126,8 @@ impl Redirect {
     }
 }
 
-/// Private data whose IP header, if it has one, names another destination: what was the one GID's is the other's. A header
-/// that says something else is the program's own.
+/// Rewrites the IP header of private data, if there is one, from the old destination GID to the new one. A header with another
+/// destination belongs to the program and is kept.
 fn readdressed<const N: usize>(mut data: [u8; N], was: Gid, is: Gid) -> [u8; N] {
     if let Ok(header) = IpHeader::parse(&data)
         && header.addrs.dst() == was.ip().to_canonical()
@@ -140,7 +140,7 @@ fn readdressed<const N: usize>(mut data: [u8; N], was: Gid, is: Gid) -> [u8; N] 
 }
 
 impl Cm {
-    /// A REJ that came by `came` redirects our REQ, or refuses it.
+    /// Follows a REJ of this end's REQ that arrived by `came`, if it is a redirection and no refusal.
     pub(super) fn follow_rej(
         &mut self,
         now: Time,
@@ -197,7 +197,7 @@ impl Cm {
             private_data: readdressed(req.private_data, was, primary.remote_gid),
             path_mtu: along.map_or(req.path_mtu, |path| path.mtu.code().min(req.path_mtu)),
             primary,
-            // It leads to the port that has refused.
+            // It led to the port that has refused.
             alternate: Path::default(),
             ..req
         };
@@ -209,7 +209,7 @@ impl Cm {
         Some(owner.map(|id| Upcall::ToOwner { id, what }))
     }
 
-    /// A connection in place of another one, whose REQ will go by this path.
+    /// Replaces a connection by a new one, whose REQ will be sent along this path.
     fn redirected_conn(&mut self, conn: u32, path: MadPath) -> Option<u32> {
         let local_id = self.new_local_id();
         let old = self.conns.get(&conn)?;
@@ -233,7 +233,7 @@ impl Cm {
         Some(local_id)
     }
 
-    /// A SIDR_REP redirects our lookup: the same.
+    /// Follows a SIDR_REP to this end's lookup likewise.
     pub(super) fn follow_sidr(
         &mut self,
         now: Time,
@@ -283,14 +283,14 @@ impl Cm {
         Some(Some(Upcall::ToOwner { id, what }))
     }
 
-    /// The path that [`ConnEvent::PathWanted`] asked for, or none. The redirection is to be handed in again.
+    /// Records the path that [`ConnEvent::PathWanted`] asked for, or none. The caller then passes the redirection in again.
     pub(crate) fn way_of_request(&mut self, conn: u32, path: Option<crate::path::Path>) {
         if let Some(c) = self.conns.get_mut(&conn) {
             c.wanted = path.map_or(Wanted::Nowhere, Wanted::Found);
         }
     }
 
-    /// The same of a lookup.
+    /// Records it for a lookup.
     pub(crate) fn way_of_lookup(&mut self, number: u32, path: Option<crate::path::Path>) {
         if let Some(client) = self.sidr_clients.get_mut(&number) {
             client.wanted = path.map_or(Wanted::Nowhere, Wanted::Found);

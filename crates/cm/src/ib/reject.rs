@@ -14,7 +14,7 @@ use crate::path::MadPath;
 use crate::sink::Sink;
 
 impl Cm {
-    /// Refuses a message without keeping anything. `ids` are ours and the peer's.
+    /// Refuses a message without keeping state. `ids` are this end's and the peer's communication ids.
     #[expect(clippy::too_many_arguments, reason = "the message's own fields")]
     pub(super) fn refuse_message(
         &mut self,
@@ -31,8 +31,8 @@ impl Cm {
         self.send(&path, &mad, sink);
     }
 
-    /// Refuses a request that has no owner: nobody listens, or it makes no sense. REJ tells no
-    /// communication id of ours, for there is none.
+    /// Refuses a request that has no owner: there is no listener, or the request is invalid. The REJ carries no
+    /// communication id of this end, because there is none.
     pub(crate) fn refuse(
         &mut self,
         conn: u32,
@@ -47,7 +47,7 @@ impl Cm {
         self.send(&path, &mad, sink);
     }
 
-    /// Refuses a request or a response, or takes an accept back.
+    /// Refuses a request or a response, or revokes an accept.
     pub(crate) fn reject(
         &mut self,
         now: Time,
@@ -66,8 +66,8 @@ impl Cm {
             }
             State::RepSent | State::MraRepRcvd => {
                 let (path, mad) = (c.path, format::rej(c, reason, ari, private_data));
-                // The peer may not get this REJ, and establish: it gets it again for each message
-                // that shows so, and a DREQ, repeated until it is answered.
+                // The peer may not get this REJ, and establish. It is sent again for each message that
+                // shows so, and a DREQ is retransmitted until it is answered.
                 c.refusal = Some(Box::new(mad));
                 self.send(&path, &mad, sink);
                 self.disconnect_later(now, conn);
@@ -77,7 +77,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A message shows that the peer did not get our REJ, if there was one. Whether there was.
+    /// Sends the REJ again, if there was one and a message shows that the peer did not get it. Returns whether there was one.
     pub(super) fn refuse_again(&mut self, conn: u32, sink: &mut impl Sink) -> bool {
         let Some(c) = self.conns.get(&conn) else { return false };
         let Some(rej) = c.refusal.as_deref().copied() else { return false };
@@ -86,8 +86,8 @@ impl Cm {
         true
     }
 
-    /// REJ with reason 4 and our node's GUID: the peer may not know our communication id yet, or we
-    /// not its (IBTA 12.6.7.2).
+    /// Sends REJ with reason 4 and this node's GUID: either end may not know the other's communication id yet
+    /// (IBTA 12.6.7.2).
     pub(super) fn reject_timeout(&mut self, conn: u32, sink: &mut impl Sink) {
         let Some(c) = self.conns.get(&conn) else { return };
         let mad = format::rej(c, RejReason::TIMEOUT, &c.local_guid.0.to_be_bytes(), &[]);
@@ -96,7 +96,7 @@ impl Cm {
         self.send(&path, &mad, sink);
     }
 
-    /// REJ came.
+    /// Handles a REJ.
     pub(super) fn handle_rej(
         &mut self,
         now: Time,
@@ -127,8 +127,8 @@ impl Cm {
         Some(Upcall::ToOwner { id: owner?, what: ConnEvent::Rejected(rej) })
     }
 
-    /// RejOf connection a REJ is about. A REJ of REQ may tell no communication id of the peer, one
-    /// for lack of time none of ours, but the peer's node.
+    /// Returns the connection that a REJ is about. A REJ of REQ may lack the peer's communication id. A REJ with reason timeout
+    /// may lack this end's, and then has the peer's node GUID.
     fn find_rejected(&self, path: &MadPath, rej: &Rej) -> Option<u32> {
         let ours = if rej.reason == RejReason::TIMEOUT && rej.remote_comm_id == 0 {
             let guid = Guid(u64::from_be_bytes(*rej.ari.first_chunk()?));

@@ -1,8 +1,8 @@
 //! MRA, both ways: a side needs more time than was agreed (IBTA 12.6.6).
 //!
-//! A program may ask for it, and the machine does so for a program that has not answered when the message comes again. Who is
-//! asked waits for the service timeout, and then goes on as before. A peer may ask again (Linux does not listen then), but no
-//! more often than it may be asked, and each time costs one of the repetitions.
+//! A program may send MRA. The machine sends it for a program that has not answered when the peer retransmits. The receiver of an MRA
+//! waits for the service timeout and then continues as before. A peer may send MRA again (Linux ignores further ones), but no
+//! more often than a message may be retransmitted. Each wait uses up one retransmission.
 
 use alloc::boxed::Box;
 
@@ -19,7 +19,7 @@ use crate::path::MadPath;
 use crate::sink::Sink;
 
 impl Cm {
-    /// Asks for time before REQ, REP or LAP is answered; `service_timeout` is a code.
+    /// Sends MRA for a REQ, REP or LAP that will be answered later; `service_timeout` is a code.
     pub(crate) fn ask_for_time(
         &mut self,
         conn: u32,
@@ -41,7 +41,7 @@ impl Cm {
         Ok(())
     }
 
-    /// The peer asks for time: waits for as long as it says.
+    /// Handles an MRA: extends the deadline by the time that the peer asks for.
     pub(super) fn handle_mra(
         &mut self,
         now: Time,
@@ -49,7 +49,7 @@ impl Cm {
         tid: u64,
         mra: &Mra,
     ) -> Option<Upcall> {
-        // A peer that asks for time before it answers REQ names itself for the first time.
+        // An MRA to REQ is the first message in which the peer gives its communication id.
         let local_id = mra.remote_comm_id;
         let known = match mra.message {
             MraOf::Req => self.conns.get(&local_id).is_some_and(|c| c.is_from(path)),
@@ -58,7 +58,7 @@ impl Cm {
         let c = self.conns.get_mut(&local_id).filter(|_| known)?;
         let is_of_lap = matches!(c.lap, Lapping::Sent(sent, _) if sent == tid);
         let next = match (c.state(), mra.message) {
-            // After a redirection it is late: it was sent before.
+            // An MRA after a redirection is late: it was sent before.
             (State::ReqSent | State::MraReqRcvd, MraOf::Req)
                 if !matches!(c.wanted, Wanted::Asked) =>
             {

@@ -1,4 +1,4 @@
-//! SIDR: which queue pair takes datagrams for a service (IBTA 12.11).
+//! SIDR: looking up the queue pair of a datagram service (IBTA 12.11).
 //!
 //! ```text
 //!  asking                                       answering
@@ -13,7 +13,7 @@
 //!                                                  forgotten
 //! ```
 //!
-//! A SIDR_REP that redirects is followed by a lookup elsewhere ([`redirect`](super::redirect)).
+//! A SIDR_REP that redirects is followed by a lookup at the new address ([`redirect`](super::redirect)).
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -35,13 +35,13 @@ use crate::sink::{IdHandle, Sink};
 use crate::timers::Deadline;
 
 /// How many of the peer's retry intervals an answer is kept, so that a program is not asked twice
-/// unless as many repetitions in a row are lost. (Linux keeps none.)
+/// unless as many retransmissions in a row are lost. (Linux keeps none.)
 const LINGER: u32 = 8;
 
-/// How many lookups of peers are kept, answered or not, before answers are not kept any more: peers decide how many there are.
+/// The most lookups of peers, answered or not, for which answers are kept. A bound is needed because peers decide how many there are.
 const MOST_ANSWERS: usize = 4096;
 
-/// A lookup that we asked for, by its request id.
+/// A lookup that this end started, by its request id.
 #[derive(Debug)]
 pub(crate) struct SidrClient {
     pub(super) owner: IdHandle,
@@ -51,69 +51,69 @@ pub(crate) struct SidrClient {
     retries_left: u8,
     deadline: Deadline,
     max_retries: u8,
-    /// How long an answer is waited for before it is sent again.
+    /// The time between transmissions.
     interval: Duration,
-    /// How often it may still be sent elsewhere.
+    /// How often it may still be redirected.
     pub(super) redirects_left: u8,
-    /// The path to where it is to be sent.
+    /// The path to the port that the lookup is redirected to.
     pub(super) wanted: Wanted,
 }
 
-/// Names a lookup that a peer asked for: the peer and its request id.
+/// Identifies a lookup of a peer: the peer and its request id.
 pub(crate) type SidrKey = (Peer, u32);
 
-/// A lookup that a peer asked for.
+/// A lookup of a peer.
 #[derive(Debug)]
 pub(crate) struct SidrServer {
     path: MadPath,
     tid: u64,
     service_id: ServiceId,
-    /// Once answered.
+    /// The answer, once sent.
     reply: Option<Box<Mad>>,
     deadline: Deadline,
 }
 
-/// What SIDR_REQ says.
+/// The contents of a SIDR_REQ.
 pub(crate) struct Lookup<'a> {
     pub(crate) owner: IdHandle,
     pub(crate) path: MadPath,
     pub(crate) service_id: ServiceId,
     pub(crate) pkey: Pkey,
-    /// What the id's options say.
+    /// The id's options.
     pub(crate) fields: &'a Fields,
-    /// With the IP header in front.
+    /// The private data with the IP header in front.
     pub(crate) private_data: &'a [u8],
 }
 
-/// What SIDR_REP says.
+/// The contents of a SIDR_REP.
 pub(crate) struct SidrAnswer<'a> {
     pub(crate) status: SidrStatus,
     pub(crate) qpn: Qpn,
     pub(crate) qkey: Qkey,
-    /// Additional information, by the status.
+    /// Additional information, whose meaning depends on the status.
     pub(crate) info: &'a [u8],
     pub(crate) private_data: &'a [u8],
 }
 
 impl SidrAnswer<'_> {
-    /// No, for this reason.
+    /// Returns a refusal with this status.
     pub(crate) const fn refusal(status: SidrStatus) -> Self {
         Self { status, qpn: Qpn::new(0), qkey: Qkey(0), info: &[], private_data: &[] }
     }
 }
 
 impl Cm {
-    /// The interval between transmissions of a SIDR_REQ to a peer that is to answer within `response_timeout` (code).
+    /// Returns the interval between transmissions of a SIDR_REQ to a peer that must answer within `response_timeout` (code).
     fn sidr_interval(&self, response_timeout: u8) -> Duration {
         self.config.retry_interval.unwrap_or_else(|| code_to_duration(response_timeout))
     }
 
-    /// How long the answer to a peer's lookup is kept.
+    /// Returns how long the answer to a peer's lookup is kept.
     fn linger(&self) -> Duration {
         self.sidr_interval(self.config.cm_response_timeout) * LINGER
     }
 
-    /// Asks a peer; gives the request id.
+    /// Sends SIDR_REQ to a peer. Returns the request id.
     pub(crate) fn sidr_connect(
         &mut self,
         now: Time,
@@ -156,7 +156,7 @@ impl Cm {
         self.send(&path, &mad, sink);
     }
 
-    /// Sends a lookup of ours elsewhere, as a new one; gives the new request id.
+    /// Sends this end's lookup to another address, as a new one. Returns the new request id.
     pub(super) fn resend_lookup(
         &mut self,
         now: Time,
@@ -178,7 +178,7 @@ impl Cm {
         Some(request_id)
     }
 
-    /// It is not repeated while the path to where it is redirected is looked for.
+    /// Stops retransmission while the path for a redirected lookup is looked up.
     pub(super) fn await_way(&mut self, request_id: u32) {
         if let Some(client) = self.sidr_clients.get_mut(&request_id) {
             client.wanted = Wanted::Asked;
@@ -186,7 +186,7 @@ impl Cm {
         }
     }
 
-    /// Nobody wants to know any more.
+    /// Cancels a lookup that no id owns any more.
     pub(crate) fn sidr_cancel(&mut self, request_id: u32) {
         if let Some(mut client) = self.sidr_clients.remove(&request_id) {
             self.timers.clear(&mut client.deadline, Timer::SidrClient(request_id));
@@ -219,7 +219,7 @@ impl Cm {
         Some(Upcall::ToOwner { id, what: ConnEvent::Unreachable(status) })
     }
 
-    /// SIDR_REP came. An answer about another service is none.
+    /// Handles a SIDR_REP. An answer about another service is ignored.
     pub(super) fn handle_sidr_rep(
         &mut self,
         now: Time,
@@ -247,7 +247,7 @@ impl Cm {
         Some(Upcall::ToOwner { id, what: ConnEvent::SidrReply(rep) })
     }
 
-    /// SIDR_REQ came: a duplicate, or a new one.
+    /// Handles a SIDR_REQ: a duplicate, or a new lookup.
     pub(super) fn handle_sidr_req(
         &mut self,
         now: Time,
@@ -273,7 +273,7 @@ impl Cm {
         Some(Upcall::SidrRequest { key, path, req })
     }
 
-    /// Answers a lookup, once. False if it was answered already.
+    /// Answers a lookup, once. Returns false if it was answered already.
     pub(crate) fn sidr_reply(
         &mut self,
         now: Time,
@@ -308,7 +308,7 @@ impl Cm {
         true
     }
 
-    /// Refuses a lookup that no program saw. Nothing is kept: the next one is refused likewise.
+    /// Refuses a lookup that no program saw. No state is kept: a duplicate is refused likewise.
     pub(crate) fn sidr_refuse(
         &mut self,
         now: Time,
@@ -320,12 +320,12 @@ impl Cm {
         self.sidr_forget(key);
     }
 
-    /// Whether a lookup of a peer waits for its answer.
+    /// Returns whether a lookup of a peer awaits its answer.
     pub(crate) fn is_asked(&self, key: SidrKey) -> bool {
         self.sidr_servers.get(&key).is_some_and(|server| server.reply.is_none())
     }
 
-    /// Forgets a lookup of a peer, without a word.
+    /// Forgets a lookup of a peer without sending anything.
     pub(crate) fn sidr_forget(&mut self, key: SidrKey) {
         if let Some(mut server) = self.sidr_servers.remove(&key) {
             self.timers.clear(&mut server.deadline, Timer::SidrServer(key));

@@ -1,4 +1,4 @@
-//! The states of one connection and what may follow on what.
+//! The states of one connection and their transitions.
 
 use core::fmt;
 
@@ -34,15 +34,15 @@ use core::fmt;
 pub enum State {
     /// Active: REQ is out.
     ReqSent,
-    /// Active: the peer asked for more time.
+    /// Active: the peer sent MRA for the REQ.
     MraReqRcvd,
-    /// Active: REP came; the program has not established yet.
+    /// Active: REP received; the program has not established yet.
     RepRcvd,
-    /// Passive: REQ came; the program has not answered yet.
+    /// Passive: REQ received; the program has not answered yet.
     ReqRcvd,
     /// Passive: REP is out.
     RepSent,
-    /// Passive: the peer asked for more time.
+    /// Passive: the peer sent MRA for the REP.
     MraRepRcvd,
     /// Connected.
     Established,
@@ -50,12 +50,12 @@ pub enum State {
     DreqSent,
     /// The peer wants to disconnect; the program has not answered yet.
     DreqRcvd,
-    /// Over; late messages are still known as such.
+    /// Closed; late messages are still recognised.
     TimeWait,
 }
 
 impl State {
-    /// The states that may follow.
+    /// Returns the states that may follow.
     const fn successors(self) -> &'static [Self] {
         match self {
             Self::ReqSent => &[Self::MraReqRcvd, Self::RepRcvd, Self::TimeWait],
@@ -78,16 +78,16 @@ impl State {
         }
     }
 
-    /// Whether `next` may follow.
+    /// Returns whether `next` may follow.
     pub fn may_become(self, next: Self) -> bool {
         self.successors().contains(&next)
     }
 
-    /// Whether REQ is out and not answered for good.
+    /// Returns whether REQ is sent and has no final answer yet.
     pub const fn awaits_rep(self) -> bool {
         matches!(self, Self::ReqSent | Self::MraReqRcvd)
     }
-    /// Whether REP is out and not answered for good.
+    /// Returns whether REP is sent and has no final answer yet.
     pub const fn awaits_rtu(self) -> bool {
         matches!(self, Self::RepSent | Self::MraRepRcvd)
     }

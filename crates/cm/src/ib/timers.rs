@@ -1,4 +1,4 @@
-//! What time does: retransmission, giving up, the end of timewait (IBTA 12.9.8.5).
+//! Timers: retransmission, timeouts, the end of timewait (IBTA 12.9.8.5).
 
 use rdmux_transport::Time;
 
@@ -8,24 +8,24 @@ use super::{Cm, ConnEvent, Upcall};
 use crate::error::errno;
 use crate::sink::Sink;
 
-/// What a deadline is of.
+/// The object of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// A connection: send again, or the end of timewait.
+    /// A connection: retransmit, or end timewait.
     Conn(u32),
-    /// A lookup of ours: send again.
+    /// A lookup of this end: retransmit.
     SidrClient(u32),
     /// An answered lookup of a peer: forget it.
     SidrServer(SidrKey),
 }
 
 impl Cm {
-    /// Takes the earliest of what is due.
+    /// Removes and returns the earliest timer that is due.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<Timer> {
         self.timers.pop_due(now)
     }
 
-    /// Does what a deadline was set for.
+    /// Handles an expired timer.
     pub(crate) fn handle_timeout(
         &mut self,
         now: Time,
@@ -61,7 +61,7 @@ impl Cm {
         None
     }
 
-    /// The peer does not answer.
+    /// Gives up a connection whose peer does not answer.
     fn give_up(
         &mut self,
         now: Time,
@@ -79,14 +79,14 @@ impl Cm {
             self.enter_timewait(now, conn);
             ConnEvent::Disconnected(status)
         } else {
-            // Linux says nothing; with a REJ the peer's program does not accept a request that nobody waits for.
+            // Linux sends nothing. A REJ keeps the peer's program from accepting a request that this end has given up.
             self.reject_timeout(conn, sink);
             ConnEvent::Unreachable(status)
         };
         Some(Upcall::ToOwner { id: owner?, what })
     }
 
-    /// What the deadline is of will not be answered: [`Cm::waiting_for`] said so.
+    /// Gives up the object of a timer that [`Cm::waiting_for`] returned.
     pub(crate) fn unreachable(
         &mut self,
         now: Time,

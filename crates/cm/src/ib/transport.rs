@@ -1,6 +1,6 @@
-//! Which queue pairs a REQ joins (IBTA 12.6.5; XRC: annex A14).
+//! The queue pair types that a REQ joins (IBTA 12.6.5; XRC: annex A14).
 //!
-//! | asks | REQ's transport | is asked |
+//! | requester | REQ's transport | responder |
 //! |---|---|---|
 //! | RC | 0 | RC |
 //! | UC | 1 | UC |
@@ -9,7 +9,7 @@
 use rdmux_transport::attr::QpType;
 use rdmux_wire::cm::Transport;
 
-/// What a queue pair of this type asks its peer for; none if it is not one that asks.
+/// Returns the transport that a queue pair of this type asks its peer for; none if this type does not connect.
 pub(crate) const fn asked_by(qp_type: QpType) -> Option<Transport> {
     match qp_type {
         QpType::Rc => Some(Transport::Rc),
@@ -19,7 +19,7 @@ pub(crate) const fn asked_by(qp_type: QpType) -> Option<Transport> {
     }
 }
 
-/// The queue pair that a REQ for this transport is for; none if we have no such transport.
+/// Returns the type of queue pair that a REQ for this transport asks for; none for an unsupported transport.
 pub(crate) const fn asked_for(transport: Transport) -> Option<QpType> {
     match transport {
         Transport::Rc => Some(QpType::Rc),

@@ -1,17 +1,17 @@
-//! The path that a connection may migrate to (IBTA 17.2.8): that of REQ, then those of LAPs.
+//! The alternate path of a connection (IBTA 17.2.8): first that of REQ, then those of LAPs.
 //!
 //! ```text
 //!  active                                   passive
-//!   connect, with an alternate path  ---REQ--->  CONNECT_REQUEST has it if it begins at a port of ours
-//!   CONNECT_RESPONSE has it, or not  <--REP----  accept: it is loaded; or not, which REP says
+//!   connect, with an alternate path  ---REQ--->  CONNECT_REQUEST has it if it begins at a local port
+//!   CONNECT_RESPONSE has it, or not  <--REP----  accept: loads it or not, and REP says which
 //!
 //!   load_alternate                   ---LAP--->  ALTERNATE_REQUEST
 //!   ALTERNATE_RESPONSE               <--APR----  answer_alternate
 //!   migrated                                     migrated
 //! ```
 //!
-//! The events say how the queue pair is changed ([`Negotiated::alternate`]). Where it migrates to nobody else is told: `migrated`
-//! is for the messages of the connection manager, which then go that way, too.
+//! The events carry the attributes by which the queue pair is changed ([`Negotiated::alternate`]). Only the program learns of a migration.
+//! `migrated` tells the connection manager, whose messages then take the new path too.
 
 use rdmux_transport::Time;
 use rdmux_transport::attr::AddressVector;
@@ -30,18 +30,18 @@ use crate::params::{Alternate, ConnParam, Negotiated, PathData, Route};
 use crate::path::Path;
 use crate::sink::{IdHandle, Sink};
 
-/// Private data of LAP and APR.
+/// Size of the private data of LAP and APR.
 const LAP_DATA: usize = 168;
 const APR_DATA: usize = 148;
 
 impl Manager {
-    /// Asks the peer of a connection to be ready for another path, by LAP; ALTERNATE_RESPONSE follows, with what the queue pair is to be given. `records`
-    /// are one or two with [`PathData::ALTERNATE`], as for [`set_paths`](Self::set_paths). Only the side that connected
+    /// Asks the peer of a connection to load another alternate path, by LAP. ALTERNATE_RESPONSE follows, with the attributes for the queue
+    /// pair. `records` are one or two with [`PathData::ALTERNATE`], as for [`set_paths`](Self::set_paths). Only the side that connected
     /// may ask (IBTA 12.9.5).
     ///
     /// # Errors
-    /// When the id is not connected, or was connected to; when the last one is not answered; when the records make no path that
-    /// the connection could go by, or the private data exceed 168 bytes.
+    /// When the id is not connected or is the accepting side; when the last LAP is not answered; when the records describe no usable
+    /// path for the connection, or the private data exceed 168 bytes.
     pub fn load_alternate(
         &mut self,
         now: Time,
@@ -70,11 +70,11 @@ impl Manager {
         Ok(())
     }
 
-    /// Answers an ALTERNATE_REQUEST, by APR: with reason 0 the queue pair has the path already, else an
-    /// [`AprStatus`] says why it does not get it.
+    /// Answers an ALTERNATE_REQUEST, by APR. Reason 0 says that the queue pair has loaded the path; an
+    /// [`AprStatus`] says why it does not.
     ///
     /// # Errors
-    /// When there is nothing to answer, the status exceeds 255, or something is too long.
+    /// When there is no LAP to answer, the status exceeds 255, or something is too long.
     pub fn answer_alternate(
         &mut self,
         id: IdHandle,
@@ -106,8 +106,8 @@ impl Manager {
         Ok(())
     }
 
-    /// The queue pair has migrated (IBV_EVENT_PATH_MIG, rdma_notify(3)): the connection manager's messages go by the path that it
-    /// uses now. Where the one before leads is forgotten with the next LAP.
+    /// Reports that the queue pair has migrated (IBV_EVENT_PATH_MIG, rdma_notify(3)): the connection manager's messages take the new
+    /// path. The previous path is forgotten with the next LAP.
     ///
     /// # Errors
     /// When the connection has no alternate path.
@@ -132,7 +132,7 @@ impl Manager {
         Ok(())
     }
 
-    /// What a queue pair of an id is told of a path to migrate to.
+    /// Returns the attributes of an alternate path for an id's queue pair.
     pub(super) fn alternate(&self, id: IdHandle, path: &Path) -> Alternate {
         let delay = self.ids.get(&id).map_or(0, |found| found.peer_ack_delay);
         let timeout = Config::ack_timeout(delay, path.packet_lifetime.min(31));
@@ -143,7 +143,7 @@ impl Manager {
         }
     }
 
-    /// A LAP came: what no path of ours can be is refused, the rest is the program's to decide.
+    /// Handles a LAP: refuses a path that is impossible for this end, and passes others to the program.
     pub(super) fn alternate_asked(&mut self, id: IdHandle, lap: &Lap, sink: &mut impl Sink) {
         let Some(found) = self.ids.get(&id) else { return };
         let path = match found.options.fields.messages {
@@ -172,7 +172,7 @@ impl Manager {
         self.emit(id, EventBody { param, negotiated: Some(negotiated), ..body }, sink);
     }
 
-    /// The path of a LAP, seen from our end.
+    /// Returns the path of a LAP, seen from this end.
     fn path_of_lap(&self, found: &Id, lap: &Lap) -> Result<Path, AprStatus> {
         let (device, route) =
             found.device.as_ref().zip(found.route).ok_or(AprStatus::UNSUPPORTED)?;
@@ -186,7 +186,7 @@ impl Manager {
         if ends(&path.av) == ends(&route.av) { Err(AprStatus::IS_CURRENT) } else { Ok(path) }
     }
 
-    /// What became of our LAP: APR's status, or a negative errno.
+    /// Reports the outcome of this end's LAP: APR's status, or a negative errno.
     pub(super) fn alternate_answered(
         &mut self,
         id: IdHandle,
@@ -213,13 +213,13 @@ impl Manager {
 }
 
 impl Id {
-    /// Both ends are ready for this path, if it was taken.
+    /// Makes this the alternate path, if it was taken.
     fn take_alternate(&mut self, taken: Option<Path>) {
         self.alternate = taken.or(self.alternate);
     }
 }
 
-/// The path that a connection has migrated from.
+/// Returns the path that a connection has migrated from.
 fn former(route: &Route, like: &Path) -> Path {
     Path {
         local: route.sgid,

@@ -14,10 +14,10 @@ use crate::ports::{Claim, PortSpace};
 use crate::sink::{ChannelId, IdHandle, OnlyDevice};
 
 impl Manager {
-    /// A new id (rdma_create_id(3)). `qp_type` is the end of a connection that the id is for: UD in
+    /// Creates an id (rdma_create_id(3)). `qp_type` is the end of a connection that the id is for: UD in
     /// [`PortSpace::Udp`] and [`PortSpace::IpoIb`], all others in [`PortSpace::Tcp`], any in
     /// [`PortSpace::Ib`]. With XRC, ids of [`QpType::XrcSend`] connect and those of
-    /// [`QpType::XrcRecv`] listen. (Linux has XRC in [`PortSpace::Ib`] only; elsewhere it speaks RC.)
+    /// [`QpType::XrcRecv`] listen. (Linux has XRC in [`PortSpace::Ib`] only; elsewhere it uses RC.)
     ///
     /// # Errors
     /// When the port space does not have the transport, or the channel has too many ids.
@@ -31,8 +31,8 @@ impl Manager {
         self.create_id_on(channel, ps, qp_type, None, context)
     }
 
-    /// As [`create_id`](Self::create_id), for one device only. Ids of any device bind to the first that has their address, listen
-    /// on all that have it, and connect over the one that the driver chooses.
+    /// Creates an id, as [`create_id`](Self::create_id) does, for one device only. Ids of any device bind to the first that has their
+    /// address, listen on all that have it, and connect over the one that the driver chooses.
     ///
     /// # Errors
     /// As for [`create_id`](Self::create_id).
@@ -50,14 +50,14 @@ impl Manager {
         Ok(id)
     }
 
-    /// Numbers that no id has or will have unless [`create_id_as`](Self::create_id_as) gives it one: the first of `count`.
+    /// Reserves `count` numbers and returns the first. No id gets one except by [`create_id_as`](Self::create_id_as).
     pub fn reserve_ids(&mut self, count: u32) -> IdHandle {
         let first = IdHandle(self.last_id + 1);
         self.last_id += u64::from(count);
         first
     }
 
-    /// As [`create_id_on`](Self::create_id_on), with a number of [`reserve_ids`](Self::reserve_ids) that was not used yet.
+    /// Creates an id, as [`create_id_on`](Self::create_id_on) does, with an unused number from [`reserve_ids`](Self::reserve_ids).
     ///
     /// # Errors
     /// As for [`create_id`](Self::create_id).
@@ -86,7 +86,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Whether the channel may have another id.
+    /// Checks that the channel may have another id.
     pub(super) fn room_in(&self, channel: ChannelId) -> Result<(), CmError> {
         let max = self.cm.config.max_ids_per_channel;
         if self.ids_in(channel) >= max {
@@ -100,12 +100,12 @@ impl Manager {
         self.ids.insert(handle, Box::new(id));
     }
 
-    /// Gives an id an address (rdma_bind_addr(3)): a wildcard or one of the host's, and a port,
-    /// where 0 takes an ephemeral one; or a GID and a service ID ([`IbAddr`](crate::IbAddr)). Gives the address with its port. `privileged` allows ports
-    /// below 1024. An IPv4 address in IPv6 form is taken as IPv4, and `localhost` as this host.
+    /// Binds an id to an address (rdma_bind_addr(3)): a wildcard or one of the host's, and a port, where 0 takes an ephemeral one; or a GID
+    /// and a service ID ([`IbAddr`](crate::IbAddr)). Returns the address with its port. `privileged` allows ports
+    /// below 1024. An IPv4-mapped IPv6 address is taken as IPv4, and `localhost` as this host.
     ///
     /// # Errors
-    /// When the id is bound, the address is not ours, or the port is taken.
+    /// When the id is bound, the address is not local, or the port is taken.
     pub fn bind(
         &mut self,
         id: IdHandle,
@@ -115,9 +115,9 @@ impl Manager {
         self.bind_where(id, addr, privileged, |_| true)
     }
 
-    /// As [`bind`](Self::bind). Port 0 takes one for which `free_in_tcp` holds, where the driver has TCP: an id that listens
-    /// for iWARP needs it there too. Others are not asked about, and where none of many is free there, one is taken
-    /// without that.
+    /// Binds an id, as [`bind`](Self::bind) does. Where the driver has TCP, port 0 takes a port for which `free_in_tcp` holds, because
+    /// an id that listens for iWARP needs it there too. `free_in_tcp` is called for no other port. If none of many
+    /// candidates is free in TCP, one is taken that is not.
     ///
     /// # Errors
     /// As for [`bind`](Self::bind).
@@ -150,7 +150,7 @@ impl Manager {
         self.bind_suited(id, addr, peer, privileged, command, |_| true)
     }
 
-    /// The same, where any port is one that suits.
+    /// Binds an idle id as [`bind_to`](Self::bind_to) does; port 0 takes a port for which the predicate holds.
     fn bind_suited(
         &mut self,
         id: IdHandle,
@@ -190,9 +190,9 @@ impl Manager {
         Ok(bound)
     }
 
-    /// Moves an id to another channel (rdma_migrate_id(3)), and with a listener the requests that were
-    /// not taken yet. Gives the number of events that the id had so far; those that nobody has
-    /// read are the driver's to move.
+    /// Moves an id to another channel (rdma_migrate_id(3)), and with a listener its requests not yet
+    /// taken. Returns the number of events of the id so far. The driver must move those that are
+    /// not read yet.
     ///
     /// # Errors
     /// When there is no such id, or the new channel has too many.
@@ -211,7 +211,7 @@ impl Manager {
         self.get(id, Command::Migrate).map(|found| found.events)
     }
 
-    /// How many ids a channel has.
+    /// Returns how many ids a channel has.
     pub fn ids_in(&self, channel: ChannelId) -> usize {
         self.channels.get(&channel).map_or(0, |ids| ids.len())
     }
@@ -225,7 +225,7 @@ impl Manager {
         }
     }
 
-    /// What is known of an id (rdma_get_local_addr(3) and the like).
+    /// Returns the state and addresses of an id (rdma_get_local_addr(3) and the like).
     ///
     /// # Errors
     /// When there is no such id.

@@ -22,10 +22,10 @@ use crate::params::{ConnParam, Negotiated, Route};
 use crate::path::Path;
 use crate::sink::{IdHandle, Sink};
 
-/// Private data that fit in REQ, and in SIDR_REQ, with the IP header if there is one.
+/// The size of the private data of REQ and SIDR_REQ, including an IP header if there is one.
 const REQ_DATA: usize = 92;
 const SIDR_REQ_DATA: usize = 216;
-/// Private data of the answers.
+/// The size of the private data of the answers.
 const REP_DATA: usize = 196;
 pub(super) const SIDR_REP_DATA: usize = 136;
 
@@ -39,12 +39,12 @@ pub(super) fn check_len(
 }
 
 impl Manager {
-    /// Connects (rdma_connect(3)); UD: looks the service up. CONNECT_RESPONSE (UD: ESTABLISHED),
+    /// Connects an id (rdma_connect(3)); UD: looks up the service. CONNECT_RESPONSE (UD: ESTABLISHED),
     /// REJECTED or UNREACHABLE follows.
     ///
     /// # Errors
     /// When the route is not resolved, the private data are too long, a depth is too large, or the
-    /// id is for the receiving end of XRC, which peers connect to.
+    /// id is the receiving end of XRC, which must listen.
     pub fn connect(
         &mut self,
         now: Time,
@@ -129,7 +129,7 @@ impl Manager {
         Ok(())
     }
 
-    /// An id that knows its peer and not the way there is told so.
+    /// Checks that an id has a path, for an error that says so when it has only the peer's address.
     fn has_path(&self, id: IdHandle) -> Result<(), CmError> {
         let found = self.get(id, Command::Connect)?;
         match (found.state(), found.peer) {
@@ -140,8 +140,8 @@ impl Manager {
         }
     }
 
-    /// What goes before the private data of an id with IP addresses, so that its peer knows them (IBTA annex A11). Native addresses
-    /// are in REQ itself.
+    /// Returns the header that precedes the private data of an id with IP addresses and tells them to the peer (IBTA annex A11). REQ
+    /// itself carries native addresses.
     fn ip_header(&self, id: IdHandle, command: Command) -> Result<Vec<u8>, CmError> {
         let found = self.get(id, command)?;
         let Some(Route { src, dst, .. }) = &found.route else {
@@ -159,7 +159,7 @@ impl Manager {
         device.map_or(Guid(0), |d| d.node_guid)
     }
 
-    /// The most READs and atomics that a queue pair of the id's device serves, and has outstanding.
+    /// Returns the most READs and atomics that a queue pair of the id's device serves, and has outstanding.
     fn most(&self, id: IdHandle) -> (u8, u8) {
         let config = &self.cm.config;
         if self.is_iwarp(id) {
@@ -169,8 +169,8 @@ impl Manager {
         }
     }
 
-    /// The parameters with depths that are numbers: 255 (`RDMA_MAX_RESP_RES`,
-    /// `RDMA_MAX_INIT_DEPTH`) asks for `most`, the responder resources and the initiator depth.
+    /// Returns the parameters with 255 in a depth (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`)
+    /// replaced by `most`, the responder resources and the initiator depth.
     fn depths(
         &self,
         id: IdHandle,
@@ -194,11 +194,11 @@ impl Manager {
     }
 
     /// Accepts a request (rdma_accept(3)): sends REP, or a SIDR_REP with the queue pair. The
-    /// process must have its queue pair in RTS (or RTR) before. ESTABLISHED follows, but not for UD. How a request ends before
-    /// it is accepted, no event tells.
+    /// process must have its queue pair in RTS (or RTR) before. ESTABLISHED follows, but not for UD. A request that ends before
+    /// it is accepted causes no event.
     ///
     /// # Errors
-    /// When there is no request to accept any more, the private data are too long, or a depth is
+    /// When the request cannot be accepted any more, the private data are too long, or a depth is
     /// too large.
     pub fn accept(
         &mut self,
@@ -282,12 +282,12 @@ impl Manager {
         Ok(())
     }
 
-    /// After CONNECT_RESPONSE, when the queue pair is in RTS: tells the peer (RTU). The connection
-    /// is then established; no further event says so (rdma_establish(3)). If the peer has ended it
-    /// meanwhile, DISCONNECTED follows at once.
+    /// Establishes a connection (rdma_establish(3)): sends RTU. Called after CONNECT_RESPONSE, when the
+    /// queue pair is in RTS. The connection is then established without a further event. If the peer has
+    /// ended it meanwhile, DISCONNECTED follows at once.
     ///
     /// # Errors
-    /// When no response came, or the connection is over meanwhile.
+    /// When there was no response, or the connection is over.
     pub fn establish(
         &mut self,
         now: Time,
@@ -306,11 +306,11 @@ impl Manager {
         Ok(())
     }
 
-    /// Ends a connection (rdma_disconnect(3)): DREQ, or the answer to the peer's. DISCONNECTED and
-    /// later TIMEWAIT_EXIT follow. Of a connection that is over already it does nothing.
+    /// Ends a connection (rdma_disconnect(3)): sends DREQ, or the answer to the peer's. DISCONNECTED and
+    /// later TIMEWAIT_EXIT follow. Does nothing if the connection is over already.
     ///
     /// # Errors
-    /// When the id never was connected, or is not yet.
+    /// When the id was never connected, or is not connected yet.
     pub fn disconnect(
         &mut self,
         now: Time,
@@ -331,8 +331,8 @@ impl Manager {
         }
     }
 
-    /// The queue pair saw data before RTU came (rdma_notify(3) with IBV_EVENT_COMM_EST): the
-    /// connection is established. Does nothing if it was already.
+    /// Establishes a connection whose queue pair received data before RTU arrived (rdma_notify(3) with
+    /// IBV_EVENT_COMM_EST). Does nothing if it was established already.
     ///
     /// # Errors
     /// When the id has no connection.
@@ -340,7 +340,7 @@ impl Manager {
         let command = Command::Notify;
         let conn = match self.get(id, command)?.link {
             Link::Conn(conn) => conn,
-            // Nothing comes before a stream is the queue pair's.
+            // Nothing arrives before the queue pair has the stream.
             Link::Stream(_) => return Ok(()),
             _ => return Err(self.wrong_state(id, command)),
         };
@@ -350,7 +350,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The ACK timeout that a queue pair gets: the option's, or the path's.
+    /// Returns the ACK timeout for a queue pair: the option's, or the path's.
     pub(super) fn qp_timeout(&self, id: IdHandle, of_path: AckTimeout) -> AckTimeout {
         let option = self.ids.get(&id).and_then(|i| i.options.ack_timeout);
         option.map_or(of_path, AckTimeout::new)

@@ -1,4 +1,4 @@
-//! destroy, the end of a channel, lost addresses.
+//! destroy, closed channels, lost addresses.
 
 use alloc::vec::Vec;
 
@@ -15,10 +15,10 @@ use crate::iw::StreamWish;
 use crate::sink::{ChannelId, DevicePort, IdHandle, LocalAddress, Sink};
 
 impl Manager {
-    /// Ends an id in any state (rdma_destroy_id(3)): a connection is disconnected, a request
-    /// refused, a listener's untaken requests too. No events follow. Gives the number of events
-    /// that the id had, CONNECT_REQUESTs counting to the listener, so that the process can wait until it
-    /// has acknowledged those.
+    /// Destroys an id in any state (rdma_destroy_id(3)). Disconnects a connection and refuses a request,
+    /// also the untaken requests of a listener. No events follow. Returns the number of events
+    /// that the id had, with CONNECT_REQUESTs counted for the listener, so that the process can wait until it
+    /// has acknowledged them.
     ///
     /// # Errors
     /// When there is no such id.
@@ -59,13 +59,13 @@ impl Manager {
         Ok(gone.events)
     }
 
-    /// An id that streams come for listens no more.
+    /// Closes the listening sockets of an id that accepts streams.
     fn unlisten(&mut self, id: IdHandle, sink: &mut impl Sink) {
         sink.stream(StreamWish::Unlisten(id));
         self.iw.check_queue();
     }
 
-    /// Nobody wants the connection or lookup any more.
+    /// Releases a connection or lookup that no id owns any more.
     fn unlink(&mut self, now: Time, link: Link, sink: &mut impl Sink) {
         match link {
             Link::None => {}
@@ -78,7 +78,7 @@ impl Manager {
         }
     }
 
-    /// The process behind `channel` died or closed it: its ids are destroyed, their peers told at
+    /// Destroys the ids of `channel`, whose process died or closed it. Their peers are told at
     /// once.
     pub fn channel_gone(&mut self, now: Time, channel: ChannelId, sink: &mut impl Sink) {
         while let Some(&id) = self.channels.get(&channel).and_then(|ids| ids.first()) {
@@ -86,9 +86,9 @@ impl Manager {
         }
     }
 
-    /// The addresses that ids can have now. Ids with an address that is no longer among them
-    /// get DEVICE_REMOVAL, if the whole device is gone, which ends their connections; otherwise
-    /// ADDR_CHANGE, once until the address is back, and their connections stay.
+    /// Sets the addresses that ids can have now. An id whose address is no longer among them gets an event.
+    /// If the whole device is gone this is DEVICE_REMOVAL, and its connections end. Otherwise it is
+    /// ADDR_CHANGE, once until the address is back, and its connections stay.
     pub fn set_addresses(&mut self, now: Time, addrs: Vec<LocalAddress>, sink: &mut impl Sink) {
         self.addresses = addrs;
         let lost = self.ids.iter_mut().filter_map(|(&id, i)| {
@@ -116,7 +116,7 @@ impl Manager {
         }
     }
 
-    /// The ports of this host's devices, as their tables are now. What was said of paths before stays.
+    /// Sets the ports of this host's devices with their current tables. Paths already reported do not change.
     pub fn set_device_ports(&mut self, ports: Vec<DevicePort>) {
         self.device_ports = ports;
     }

@@ -1,4 +1,4 @@
-//! One id: what is kept of it.
+//! The state of one id.
 
 use core::fmt;
 
@@ -33,7 +33,7 @@ use crate::timers::Deadline;
 ///                                                                                          v
 ///                                                                connect <---------- RouteResolved
 ///                                                     AddrResolved -- set_paths -------^
-///   (a request came) ------------------------------------> Connect
+///   (a request arrived) ---------------------------------> Connect
 ///                                                             |  the connection went down
 ///                                                             v
 ///                                                         Disconnect
@@ -44,11 +44,11 @@ use crate::timers::Deadline;
 pub enum IdState {
     /// New.
     Idle,
-    /// Asking for the way.
+    /// Resolving the peer's address.
     AddrQuery,
     /// Has a local address and a device.
     AddrResolved,
-    /// Asking for the path.
+    /// Resolving the path.
     RouteQuery,
     /// Ready to connect.
     RouteResolved,
@@ -65,7 +65,7 @@ pub enum IdState {
 }
 
 impl IdState {
-    /// Whether `next` may follow.
+    /// Returns whether `next` may follow.
     pub fn may_become(self, next: Self) -> bool {
         if next == Self::DeviceRemoval {
             return self != next;
@@ -101,7 +101,7 @@ impl fmt::Display for IdState {
     }
 }
 
-/// What [`Manager::query`](crate::Manager::query) tells of an id.
+/// The result of [`Manager::query`](crate::Manager::query).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct IdInfo {
@@ -127,7 +127,7 @@ pub struct IdInfo {
     pub qpn: Option<Qpn>,
 }
 
-/// What the options say.
+/// The options of an id.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Options {
     pub(super) tos: Option<u8>,
@@ -138,27 +138,27 @@ pub(super) struct Options {
     pub(super) fields: Fields,
 }
 
-/// What an id has below it.
+/// The protocol object of an id: a connection, a stream or a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
     None,
     /// A connection, by its communication id.
     Conn(u32),
-    /// A connection of iWARP.
+    /// An iWARP connection.
     Stream(StreamId),
-    /// A lookup of ours, by its request id.
+    /// A lookup of this end, by its request id.
     Lookup(u32),
-    /// A lookup of a peer that waits for its answer.
+    /// A lookup of a peer that awaits its answer.
     LookedUp(SidrKey),
 }
 
-/// What an id holds that others cannot have.
+/// The port or service ID that an id holds exclusively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owns {
     Nothing,
     /// A port of a port space.
     Port(PortSpace, u16),
-    /// A service ID that is no port.
+    /// A service ID that does not encode a port.
     Service,
 }
 
@@ -166,11 +166,11 @@ pub(super) enum Owns {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     pub(super) wish: GroupWish,
-    /// Its address; of a new group, once it is joined, the GID that it was given.
+    /// Its address; for a new group, once it is joined, the GID that it was assigned.
     pub(super) name: GroupAddr,
-    /// As the network has it, while it is joined.
+    /// The record from the network, while the group is joined.
     pub(super) record: Option<McMemberRecord>,
-    /// Why it did not come, or was lost: an errno.
+    /// Why the join failed or the group was lost: an errno.
     pub(super) lost: Option<i32>,
     pub(super) events: u32,
 }
@@ -182,55 +182,55 @@ pub(super) struct Id {
     pub(super) context: u64,
     pub(super) ps: PortSpace,
     pub(super) qp_type: QpType,
-    /// The only device that it may have, if only one.
+    /// The device to which the id is restricted, if any.
     pub(super) only: Option<OnlyDevice>,
     state: IdState,
     pub(super) options: Options,
     pub(super) local: Option<Addr>,
     pub(super) peer: Option<Addr>,
-    /// What it holds of the names of services: a request's is its listener's.
+    /// The port or service ID that it holds. A request's is its listener's.
     pub(super) owns: Owns,
     pub(super) device: Option<LocalAddress>,
-    /// Whether the program was told that the address is gone, which it still is.
+    /// Whether the program was told that the address is gone. False again when the address is back.
     pub(super) is_lost: bool,
     pub(super) route: Option<Route>,
-    /// Of an id that connects: what its route is made of, before its options.
+    /// Of an id that connects: the path from which its route is made, before its options apply.
     pub(super) path: Option<Path>,
-    /// The path that it may migrate to.
+    /// The alternate path.
     pub(super) alternate: Option<Path>,
-    /// That of a LAP which is not answered.
+    /// The path of a LAP that is not answered yet.
     pub(super) asked_alternate: Option<Path>,
-    /// Of a request that came: what becomes of its alternate path, unless the program says otherwise.
+    /// Of a peer's request: the outcome of its alternate path, unless the program says otherwise.
     pub(super) failover: Failover,
     /// How long the peer's queue pair takes to acknowledge; code.
     pub(super) peer_ack_delay: u8,
-    /// Private data of messages that the program does not send by itself.
+    /// Private data of messages that other commands of the program send.
     pub(super) courtesies: BTreeMap<Courtesy, Vec<u8>>,
-    /// That of the connection manager's own datagrams, if it is another one.
+    /// The path of the connection manager's own datagrams, if it differs.
     pub(super) cm_path: Option<Path>,
     pub(super) negotiated: Option<Negotiated>,
     pub(super) qpn: Option<Qpn>,
-    /// The first PSN that we expect, which the peer is told.
+    /// The first PSN that this end expects, which the peer is told.
     pub(super) psn: Psn,
     pub(super) link: Link,
-    /// Of a request that was not taken yet: its listener.
+    /// Of a request that is not taken yet: its listener.
     pub(super) listener: Option<IdHandle>,
-    /// Of a request: its program has not accepted it.
+    /// Of a request: whether its program has not accepted it.
     pub(super) is_unanswered: bool,
-    /// How it ended before that: the event, which is told if the program accepts it all the same.
+    /// Of a request that ended before it was accepted: the event of its end, sent only if the program accepts it.
     pub(super) end: Option<Box<Event>>,
-    /// Of a listener: the requests that were not taken yet.
+    /// Of a listener: the requests that are not taken yet.
     pub(super) requests: BTreeSet<IdHandle>,
     pub(super) backlog: u32,
-    /// Events so far.
+    /// The number of events so far.
     pub(super) events: u32,
-    /// By the contexts that they were joined with.
+    /// Multicast groups, by the contexts that they were joined with.
     pub(super) groups: BTreeMap<u64, Group>,
-    /// The latest path query.
+    /// The number of the latest path query.
     pub(super) path_query: u32,
-    /// Of an id whose request is redirected to where a path is looked for: the message that says so, and how it came.
+    /// Of a redirected request whose new path is being looked up: the message that redirects, and the path by which it arrived.
     pub(super) redirection: Option<(MadPath, Vec<u8>)>,
-    /// When a route query or a path query ends without an answer.
+    /// The deadline of a route query or a path query.
     pub(super) deadline: Deadline,
 }
 
@@ -280,7 +280,7 @@ impl Id {
         }
     }
 
-    /// An id for a request that came.
+    /// Returns an id for a peer's request.
     pub(super) fn requested(mut self, listener: IdHandle) -> Self {
         self.state = IdState::Connect;
         self.listener = Some(listener);
@@ -292,24 +292,24 @@ impl Id {
         self.state
     }
 
-    /// Puts an event into its channel.
+    /// Sends an event to the id's channel.
     pub(super) fn tell(&mut self, event: Event, sink: &mut impl Sink) {
         self.events = self.events.saturating_add(1);
         sink.event(self.channel, event);
     }
 
-    /// The private data of a message, which the program has given before.
+    /// Returns the private data that the program has set for a message.
     pub(super) fn courtesy(&self, of: Courtesy) -> &[u8] {
         self.courtesies.get(&of).map_or(&[], Vec::as_slice)
     }
 
-    /// The Q_Key of its datagrams.
+    /// Returns the Q_Key of its datagrams.
     pub(super) fn qkey(&self) -> Qkey {
         let device = self.device.as_ref().filter(|_| self.ps == PortSpace::IpoIb);
         device.map_or(Qkey::RDMA_UDP, |device| device.ipoib_qkey)
     }
 
-    /// The one place where the state changes.
+    /// Changes the state. No other function does.
     pub(super) fn go(&mut self, next: IdState) {
         debug_assert!(self.state.may_become(next), "{} -> {next}", self.state);
         self.state = next;

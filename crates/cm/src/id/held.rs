@@ -1,9 +1,9 @@
-//! Requests that came between two listeners of a port.
+//! Requests that arrive between two listeners of a port.
 //!
-//! A program that shakes hands over one connection and then listens again on the same port races its
-//! peer, which connects at once: perftest's `-R` does. Elsewhere the peer loses, for an adapter takes milliseconds to make
-//! queue pairs; here nothing takes that long. So a request for a port whose listener has just gone
-//! waits a little for the next one, before it is refused as any other that nobody listens for.
+//! A program that exchanges parameters over one connection and then listens again on the same port races its
+//! peer, which connects at once: perftest's `-R` does so. With hardware the listener wins, because an adapter takes milliseconds to
+//! create queue pairs. Here nothing takes that long. So a request for a port whose listener has just closed
+//! is held briefly for the next one, before it is refused like any other without a listener.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -18,16 +18,16 @@ use crate::ib::{State, Upcall};
 use crate::ports::PortSpace;
 use crate::sink::Sink;
 
-/// How long after its listener's end a port counts as one that may be listened to again. Drivers leave its
-/// listening sockets open as long, so that requests of iWARP can wait too.
+/// How long after its listener's end a port counts as recently listened to. Drivers keep its
+/// listening sockets open as long, so that iWARP requests can be held too.
 pub const LISTEN_GRACE: Duration = Duration::from_secs(5);
-/// How many requests wait at most, and how many ports are remembered: peers decide how many there could be.
+/// The most requests held, and the most ports remembered. A bound is needed because peers decide how many there could be.
 const MOST: usize = 256;
 
-/// A port, of whatever port space: programs shake hands by messages and go on with datagrams.
+/// A port, in any port space: programs exchange parameters by messages and continue with datagrams.
 type Port = u16;
 
-/// Ports that were listened to recently, and the requests that wait for it to happen again.
+/// Ports that were listened to recently, and the requests held for their next listener.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     ended: BTreeMap<Port, Time>,
@@ -42,7 +42,7 @@ struct Waiting {
 }
 
 impl Held {
-    /// Nobody listens to a port any more.
+    /// Records that the listener of a port closed.
     pub(super) fn listener_ended(&mut self, now: Time, port: Port) {
         self.ended.retain(|_, ended| now.since(*ended) < LISTEN_GRACE);
         if self.ended.len() < MOST {
@@ -50,18 +50,18 @@ impl Held {
         }
     }
 
-    /// Somebody listens to a port again: what waited for that is due.
+    /// Records a new listener of a port: requests held for it are due.
     pub(super) fn listener_came(&mut self, port: Port) {
         self.ended.remove(&port);
         self.waiting.iter_mut().filter(|w| w.port == port).for_each(|w| w.until = Time(0));
     }
 
-    /// Whether somebody listened to a port until recently.
+    /// Returns whether a port had a listener until recently.
     pub(super) fn was_listened_to(&self, now: Time, port: Port) -> bool {
         self.ended.get(&port).is_some_and(|ended| now.since(*ended) < LISTEN_GRACE)
     }
 
-    /// Takes a request that nobody listens for, or gives it back.
+    /// Holds a request without a listener, or returns it as the error.
     fn hold(
         &mut self,
         now: Time,
@@ -85,19 +85,19 @@ impl Held {
         self.waiting.remove(due).map(|w| w.request)
     }
 
-    /// When the first one has waited long enough.
+    /// Returns the earliest deadline.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.waiting.iter().map(|w| w.until).min()
     }
 
-    /// How many wait.
+    /// Returns how many requests are held.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 }
 
 impl Manager {
-    /// A peer wants to connect or looks a service up. If nobody listens, it may wait a little.
+    /// Handles a connection request or a lookup. Without a listener it may be held briefly.
     pub(super) fn handle_wish(&mut self, now: Time, request: Upcall, sink: &mut impl Sink) {
         let listened = service_of(&request).is_none_or(|(ps, port)| {
             self.ports.get(&ps).is_some_and(|table| table.is_listened_to(port))
@@ -111,7 +111,7 @@ impl Manager {
         }
     }
 
-    /// Those that have waited long enough, or for whom somebody listens now.
+    /// Dispatches held requests that have expired or whose port has a listener now.
     pub(super) fn release_held(&mut self, now: Time, sink: &mut impl Sink) {
         while let Some(request) = self.held.pop_due(now) {
             let wanted = match &*request {
@@ -126,7 +126,7 @@ impl Manager {
         }
     }
 
-    /// `held` says that it came some time ago.
+    /// Dispatches a request. `held` says that it arrived some time ago.
     fn dispatch(&mut self, now: Time, request: Upcall, held: bool, sink: &mut impl Sink) {
         match request {
             Upcall::Request { conn, path, req, options } => {
@@ -150,7 +150,7 @@ impl Manager {
     }
 }
 
-/// The port space and port that a request is for, if it is for one.
+/// Returns the port space and port that a request is for, if it is for one.
 fn service_of(request: &Upcall) -> Option<(PortSpace, Port)> {
     let service_id: ServiceId = match request {
         Upcall::Request { req, .. } => req.service_id,

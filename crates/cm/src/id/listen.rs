@@ -1,4 +1,4 @@
-//! listen, take, and the requests that come to listeners.
+//! listen, take, and the requests for listeners.
 
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr};
@@ -23,15 +23,15 @@ use crate::path::{MadPath, Path};
 use crate::ports::PortSpace;
 use crate::sink::{IdHandle, LocalAddress, Sink};
 
-/// Why a request does not reach a program.
+/// How a request is refused without reaching a program.
 pub(super) enum Refusal {
     /// REJ with this reason and additional information.
     Reason(RejReason, Option<u8>),
-    /// Not a word, so that the peer tries again.
+    /// No answer, so that the peer retries.
     Silent,
 }
 
-/// Where a request leads.
+/// The listener of a request.
 pub(super) struct Target {
     listener: IdHandle,
     pub(super) device: LocalAddress,
@@ -40,43 +40,43 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The way back along a path, with the listener's options.
+    /// Returns the route back along a path, with the listener's options.
     fn route(&self, path: &Path, options: &Options) -> Route {
         route_along(path, self.device.device, options, self.ends)
     }
 
-    /// The program's part of the private data: what follows the IP header if there is one.
+    /// Returns the program's part of the private data: the bytes after the IP header if there is one.
     fn user_data(&self, private_data: &[u8]) -> Vec<u8> {
         let header = self.ends.0.socket().map_or(0, |_| IpHeader::LEN);
         private_data.get(header..).unwrap_or_default().to_vec()
     }
 }
 
-/// What a request asks for.
+/// The service that a request asks for.
 pub(super) struct Ask<'a> {
     pub(super) service_id: ServiceId,
     pub(super) private_data: &'a [u8],
     pub(super) qp_type: QpType,
-    /// Our GID and the peer's, as the request has them.
+    /// The local GID and the peer's, as the request has them.
     pub(super) gids: (Gid, Gid),
     pub(super) pkey: Pkey,
 }
 
 impl Manager {
-    /// Takes connection requests (rdma_listen(3)). An id that is not bound gets the IPv4 wildcard
-    /// and an ephemeral port; gives the address.
+    /// Listens for connection requests (rdma_listen(3)). An id that is not bound gets the IPv4 wildcard
+    /// and an ephemeral port. Returns the address.
     ///
-    /// `backlog` is the number of CONNECT_REQUESTs not yet taken ([`take`](Self::take)), cut down to
+    /// `backlog` is the number of CONNECT_REQUESTs not yet taken ([`take`](Self::take)). It is limited to
     /// [`Config::max_backlog`](crate::Config::max_backlog), which 0 means too. Further requests are
-    /// dropped without an answer, so that the peer tries again; Linux does likewise.
+    /// dropped without an answer, so that the peer retries; Linux does likewise.
     ///
     /// A request for another transport than the listener's is refused with reason 9, invalid
-    /// transport type; Linux says 28, as if the program had refused. The receiving end of XRC
-    /// takes what the sending end asks for, and nothing else.
+    /// transport type; Linux gives 28, as if the program had refused. The receiving end of XRC
+    /// accepts requests of the sending end, and nothing else.
     ///
     /// # Errors
-    /// When the id does something else, the port is another listener's, or the id is for the
-    /// sending end of XRC, which connects.
+    /// When the id is in another state, another listener has the port, or the id is the
+    /// sending end of XRC, which must connect.
     pub fn listen(&mut self, id: IdHandle, backlog: u32) -> Result<Addr, CmError> {
         let command = Command::Listen;
         let found = self.get(id, command)?;
@@ -116,7 +116,7 @@ impl Manager {
         Ok(local)
     }
 
-    /// The devices on which somebody listens at an address of ours, by their numbers, in the order in which they were given.
+    /// Returns the numbers of the devices with a listener at a local address, in the order in which the devices were given.
     pub fn listening_devices(&self, ps: PortSpace, at: SocketAddr) -> Vec<u32> {
         let at = super::normalised(at);
         let listener = self.ports.get(&ps).and_then(|table| table.listener(at.port(), at.ip()));
@@ -124,13 +124,13 @@ impl Manager {
         let devices = self.addresses.iter().filter(|a| a.ip == at.ip());
         let devices = devices.filter(|a| found.may_use(a.device, a.transport)).map(|a| a.device);
         let mut devices: Vec<u32> = devices.collect();
-        // It may have several ports.
+        // A device may have several ports.
         devices.dedup();
         devices
     }
 
-    /// The process has read the CONNECT_REQUEST that brought `id`: it no longer counts to its
-    /// listener's backlog and outlives it. accept, reject, set_option, migrate and destroy imply this.
+    /// Takes the request `id` after the process has read its CONNECT_REQUEST: it no longer counts for its
+    /// listener's backlog and outlives the listener. accept, reject, set_option, migrate and destroy imply this.
     ///
     /// # Errors
     /// When there is no such id.
@@ -145,7 +145,7 @@ impl Manager {
         Ok(())
     }
 
-    /// A REQ came.
+    /// Handles a REQ.
     pub(super) fn handle_request(
         &mut self,
         now: Time,
@@ -179,7 +179,7 @@ impl Manager {
         Ok((target, back))
     }
 
-    /// Who listens for a request, if it makes sense and there is room.
+    /// Returns the listener for a request, if the request is valid and the backlog has room.
     fn target(&mut self, path: &MadPath, ask: &Ask<'_>) -> Result<Target, Refusal> {
         match self.native_target(path, ask) {
             Some(target) => target,
@@ -187,7 +187,7 @@ impl Manager {
         }
     }
 
-    /// The same for a request that says IP addresses.
+    /// Returns the listener for a request with IP addresses, likewise.
     fn ip_target(&mut self, path: &MadPath, ask: &Ask<'_>) -> Result<Target, Refusal> {
         let &Ask { service_id, private_data, .. } = ask;
         let nobody = Refusal::Reason(RejReason::INVALID_SERVICE_ID, None);
@@ -200,7 +200,7 @@ impl Manager {
         })?;
         let (src, dst) = (header.addrs.src(), header.addrs.dst());
         let listener = self.ports.get(&ps).and_then(|table| table.listener(port, dst));
-        // One with a native address takes no IP addresses.
+        // A listener with a native address takes no requests with IP addresses.
         let is_ip = |id: &IdHandle| {
             self.ids.get(id).is_some_and(|i| i.local.is_some_and(|a| a.ib().is_none()))
         };
@@ -208,7 +208,7 @@ impl Manager {
             self.cm.counters.no_listener += 1;
             return Err(nobody);
         };
-        // An address that packets do not show is the word of the peer's host.
+        // Where paths have LIDs, packets do not carry the IP address: it is taken on the word of the peer's host.
         let port_num = self.asked_port(path, ask.gids.0);
         let device = self.address_at_port(path.device, port_num, dst).cloned();
         if device.as_ref().is_none_or(|device| !device.has_lids) && (dst, src) != path.addresses() {
@@ -220,7 +220,7 @@ impl Manager {
         self.takes(listener, device, (ends.0.into(), ends.1.into()), ask.qp_type)
     }
 
-    /// Whether a listener takes a request that came to a device.
+    /// Returns whether a listener takes a request that arrived at a device.
     pub(super) fn takes(
         &mut self,
         listener: IdHandle,
@@ -246,12 +246,12 @@ impl Manager {
         Ok(Target { listener, device, ends })
     }
 
-    /// A new id for a request, on its listener's channel.
+    /// Creates an id for a request, on its listener's channel.
     fn requested(&mut self, target: &Target, route: Route, link: Link) -> Option<IdHandle> {
         self.new_child(target.listener, &target.device, target.ends, route, link)
     }
 
-    /// A new id of a listener, for a request that came to `device`.
+    /// Creates an id of a listener, for a request that arrived at `device`.
     pub(super) fn new_child(
         &mut self,
         of: IdHandle,
@@ -278,7 +278,7 @@ impl Manager {
         Some(child)
     }
 
-    /// Tells the listener's process of a connection request.
+    /// Sends CONNECT_REQUEST to the listener's process.
     fn announce(
         &mut self,
         now: Time,
@@ -291,7 +291,7 @@ impl Manager {
         let _ = now;
         let Some(options) = self.ids.get(&target.listener).map(|i| i.options) else { return };
         let mut route = target.route(back, &options);
-        // What the peer said of its path comes before the listener's options.
+        // The peer's values for its path override the listener's options.
         (route.av, route.packet_lifetime) = (back.av, back.packet_lifetime);
         let Some(child) = self.requested(target, route, Link::Conn(conn)) else { return };
         self.cm.set_owner(conn, child);
@@ -346,7 +346,7 @@ impl Manager {
         self.emit(target.listener, body, sink);
     }
 
-    /// A SIDR_REQ came.
+    /// Handles a SIDR_REQ.
     pub(super) fn handle_lookup(
         &mut self,
         now: Time,
@@ -381,7 +381,7 @@ impl Manager {
             negotiated.qkey = new.qkey();
             new.negotiated = Some(negotiated);
         }
-        // Which queue pair asks, nobody says: it shows in its datagrams.
+        // SIDR_REQ does not name the requester's queue pair: its datagrams will show it.
         let param = UdParam {
             private_data: target.user_data(&req.private_data),
             av: route.av,

@@ -1,15 +1,15 @@
 //! join, leave: multicast groups.
 //!
-//! How the network hears of it is the driver's part: on RoCE by IGMP or MLD, and the group's address is its GID; on InfiniBand
-//! by subnet administration, which gives the group its LID and says how to send to it. Either way a group is described by an
-//! MCMemberRecord.
+//! The driver does the network's part. On RoCE it uses IGMP or MLD, and the group's address is its GID. On InfiniBand
+//! it asks subnet administration, which gives the group its LID and the parameters for sending. Either way an
+//! MCMemberRecord describes the group.
 //!
 //! ```text
 //!   join --> Sink::join_multicast --> handle_joined: MULTICAST_JOIN, the record can be queried
-//!                                          |      or MULTICAST_ERROR: it did not come
+//!                                          |      or MULTICAST_ERROR: the join failed
 //!                                          v
 //!                                     handle_joined: MULTICAST_ERROR, it was lost
-//!   leave, at any time; what did not come or was lost may be joined again instead
+//!   leave, at any time; a group that was not joined or was lost may be joined again instead
 //! ```
 
 use alloc::vec::Vec;
@@ -28,16 +28,16 @@ use crate::group::{GroupAddr, GroupFault, GroupWish};
 use crate::params::UdParam;
 use crate::sink::{IdHandle, JoinQuery, LocalAddress, Sink};
 
-/// Groups of one id.
+/// The most groups of one id.
 const MAX_GROUPS: usize = 4096;
 
 impl Manager {
     /// Joins a multicast group (rdma_join_multicast(3)). MULTICAST_JOIN or MULTICAST_ERROR
-    /// follows, with `context`, by which the membership is known from now on.
+    /// follows, with `context`, which identifies the membership from now on.
     ///
     /// # Errors
     /// When the id is not of UD, has no local address, is past address resolution, or has the
-    /// group already; or the wish makes no sense, or not at the id's port.
+    /// group already; or when the request is invalid, in general or for the id's port.
     pub fn join(
         &mut self,
         now: Time,
@@ -97,7 +97,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Whether a wish makes sense at the port of an id.
+    /// Checks a request to join at the port of an id.
     fn check_at_port(&self, device: &LocalAddress, wish: &GroupWish) -> Result<(), GroupFault> {
         let fault = |field, why| Err(GroupFault { field, why });
         if let GroupWish::Address { pkey, .. } = wish
@@ -130,8 +130,8 @@ impl Manager {
         Ok(())
     }
 
-    /// The driver's answer to [`Sink::join_multicast`], the group ([`JoinQuery::over_ip`] where it follows from the address), and
-    /// later the event that a group was lost: `Err` has a positive errno. A group that did not come or is lost needs no leave
+    /// Handles the driver's answer to [`Sink::join_multicast`]: the group ([`JoinQuery::over_ip`] where it follows from the address). Later
+    /// it handles the loss of a group: `Err` has a positive errno. A group that was not joined or is lost need not be left
     /// at the network.
     pub fn handle_joined(
         &mut self,
@@ -144,7 +144,7 @@ impl Manager {
         let _ = now;
         let Some(found) = self.ids.get_mut(&id) else { return };
         let Some(group) = found.groups.get_mut(&query.context) else { return };
-        // One answer to a question, and after that one loss.
+        // A join has one answer, and after that at most one loss.
         if group.lost.is_some() || result.is_ok() && group.record.is_some() {
             return;
         }
@@ -172,7 +172,7 @@ impl Manager {
         self.emit(id, EventBody { context: Some(query.context), ..body }, sink);
     }
 
-    /// Leaves the group that was joined with `context` (rdma_leave_multicast(3)). Gives the number of events that the group had.
+    /// Leaves the group that was joined with `context` (rdma_leave_multicast(3)). Returns the number of events that the group had.
     ///
     /// # Errors
     /// When the id has no such group.
@@ -190,17 +190,17 @@ impl Manager {
         Ok(left.events)
     }
 
-    /// The group that was joined with `context`, as the network has it.
+    /// Returns the record of the group that was joined with `context`, as the network gave it.
     ///
     /// # Errors
-    /// When the id has no such group, when it is not joined yet, and when it did not come or was lost.
+    /// When the id has no such group, when it is not joined yet, and when the join failed or the group was lost.
     pub fn group(&self, id: IdHandle, context: u64) -> Result<McMemberRecord, CmError> {
         let found = self.get(id, Command::Query)?;
         let group = found.groups.get(&context).ok_or(CmError::NotJoined { id })?;
         group.record.ok_or(CmError::NoGroup { id, errno: group.lost.unwrap_or(errno::ENOTCONN) })
     }
 
-    /// The address of an id is gone, and its groups with it. Nobody else tells the network.
+    /// Reports the loss of the groups of an id whose address is gone, and leaves them at the network.
     pub(super) fn lose_groups(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) {
         let Some(found) = self.ids.get(&id) else { return };
         let wanted = found.groups.iter().filter(|(_, g)| g.lost.is_none());
@@ -213,7 +213,7 @@ impl Manager {
     }
 }
 
-/// Takes a join back that was not refused.
+/// Leaves a group at the network, unless the join was refused.
 pub(super) fn leave_at_network(
     id: IdHandle,
     of: &Id,
@@ -229,14 +229,14 @@ pub(super) fn leave_at_network(
 }
 
 impl Id {
-    /// None for an id without a device, which has no groups.
+    /// Returns the join query of an id; none for an id without a device, which has no groups.
     fn join_query(&self, context: u64, wish: GroupWish) -> Option<JoinQuery> {
         let &LocalAddress { device, port_num, ip: local, .. } = self.device.as_ref()?;
         Some(JoinQuery { device, port_num, port_space: self.ps, local, context, wish })
     }
 
-    /// Whether a group is one that an id with this address may be in. An IP address is in groups of its family; on InfiniBand a
-    /// GID is in all, since there every group is a GID.
+    /// Returns whether an id with this address may join a group. An IP address joins groups of its family. On InfiniBand a
+    /// GID joins any, because every group there is a GID.
     fn may_join(&self, device: &LocalAddress, group: GroupAddr) -> bool {
         let by_gid = matches!(self.local, Some(Addr::Ib(_))) || matches!(group, GroupAddr::Gid(_));
         device.has_lids && by_gid || group.is_new() || group.ip().is_ipv4() == device.ip.is_ipv4()
@@ -244,19 +244,19 @@ impl Id {
 }
 
 impl JoinQuery {
-    /// The group as it is where addresses are GIDs (RoCE), on a port with this MTU.
+    /// Returns the group as it is where addresses are GIDs (RoCE), on a port with this MTU.
     ///
     /// # Errors
-    /// EINVAL for a wish that is none there.
+    /// EINVAL for a request that is invalid there.
     pub fn over_ip(&self, hop_limit: u8, mtu: Mtu) -> Result<McMemberRecord, i32> {
         self.wish.over_ip(self.local, hop_limit, mtu).map_err(|_| errno::EINVAL)
     }
 }
 
-/// How to reach a group.
+/// Returns the address vector of a group.
 fn group_av(id: &Id, group: &McMemberRecord) -> AddressVector {
     let device = id.device.as_ref();
-    // The type of service is that of IP packets.
+    // The type of service applies to IP packets only.
     let tos = id.options.tos.filter(|_| device.is_none_or(|device| !device.has_lids));
     AddressVector {
         is_global: true,

@@ -1,4 +1,4 @@
-//! ask_for_time, set_private_data, and requests that go elsewhere.
+//! ask_for_time, set_private_data, and redirected requests.
 
 use core::time::Duration;
 
@@ -17,19 +17,19 @@ use crate::ib::redirect::Redirected;
 use crate::path::{MadPath, Path, PathQuery};
 use crate::sink::{IdHandle, Sink};
 
-/// Private data of MRA.
+/// The size of the private data of MRA.
 const MRA_DATA: usize = 222;
 
-/// How long the path to where a request is redirected is looked for.
+/// The timeout of the path lookup for a redirected request.
 const WAY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Manager {
     /// Asks the peer for time, by MRA, before a CONNECT_REQUEST, a CONNECT_RESPONSE or an ALTERNATE_REQUEST is answered. The peer
-    /// waits for `service_timeout`, a code of 4.096 us * 2^code, and for as long as a packet takes. When its message comes
-    /// again this MRA is sent again.
+    /// waits for `service_timeout`, a code of 4.096 us * 2^code, plus the time of a packet. This MRA is sent again for each duplicate
+    /// of its message.
     ///
     /// # Errors
-    /// When there is nothing to answer, the code exceeds 31, or there are more than 222 bytes of private data.
+    /// When there is no message to answer, the code exceeds 31, or there are more than 222 bytes of private data.
     pub fn ask_for_time(
         &mut self,
         id: IdHandle,
@@ -68,7 +68,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The request of an id is to go to a GID, as the message says that is being looked at: the path there is looked for, from the same
+    /// Looks up the path to the GID to which the message being processed redirects an id's request, from the same
     /// port.
     pub(super) fn path_wanted(
         &mut self,
@@ -95,7 +95,7 @@ impl Manager {
         sink.query_path(id, query);
     }
 
-    /// The path is found, or is not: then the redirection is a refusal.
+    /// Handles the result of the path lookup. Without a path the redirection counts as a refusal.
     pub(super) fn way_found(
         &mut self,
         now: Time,
@@ -111,12 +111,12 @@ impl Manager {
             Link::Lookup(number) => self.cm.way_of_lookup(number, path),
             Link::None | Link::Stream(_) | Link::LookedUp(_) => return,
         }
-        // It was counted when it came.
+        // It was counted when it arrived.
         self.cm.counters.mads_received -= 1;
         self.handle_mad(now, &came, &mad, sink);
     }
 
-    /// The path was not found in time.
+    /// Handles the timeout of the path lookup.
     pub(super) fn no_way_found(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) {
         let redirection = self.ids.get(&id).and_then(|found| found.redirection.clone());
         self.cancel_path(id, sink);
@@ -126,7 +126,7 @@ impl Manager {
         self.way_found(now, id, None, sink);
     }
 
-    /// The request of an id was sent elsewhere: where addresses are GIDs, the peer has another address now.
+    /// Records that the request of an id was redirected: where addresses are GIDs, the peer has another address now.
     pub(super) fn request_moved(&mut self, id: IdHandle, moved: &Redirected) {
         let Some(found) = self.ids.get_mut(&id) else { return };
         found.link = match found.link {

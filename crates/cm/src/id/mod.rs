@@ -1,25 +1,25 @@
-//! Ids: what a program holds of a connection, a listener or a datagram peer.
+//! Ids: a program's handles of connections, listeners and datagram peers.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `entry` | one id and its states |
 //! | `bind` | create, bind, migrate, query |
 //! | `options` | set_option |
 //! | `resolve` | resolve_addr |
 //! | `route` | resolve_route, the path behind a route |
-//! | `supplied` | set_paths: path records of the program's |
-//! | `listen` | listen, take, the requests that come |
-//! | `peer_path` | the path to a peer that asked |
+//! | `supplied` | set_paths: path records from the program |
+//! | `listen` | listen, take, incoming requests |
+//! | `peer_path` | the path to the peer of a request |
 //! | `native` | InfiniBand's own addresses: bind, resolve_addr, listeners |
-//! | `held` | requests that came between two listeners |
+//! | `held` | requests that arrive between two listeners |
 //! | `connect` | connect, accept, establish, disconnect, notify |
 //! | `refuse` | reject |
 //! | `alternate` | load_alternate, answer_alternate, migrated: LAP, APR, and the paths of a connection |
-//! | `messages` | ask_for_time, set_private_data, requests that go elsewhere |
-//! | `upcall` | what connections tell, as events |
-//! | `stream` | connections of iWARP |
+//! | `messages` | ask_for_time, set_private_data, redirected requests |
+//! | `upcall` | connections' upcalls, reported as events |
+//! | `stream` | iWARP connections |
 //! | `mcast` | join, leave |
-//! | `destroy` | destroy, the end of a channel, lost addresses |
+//! | `destroy` | destroy, closed channels, lost addresses |
 
 mod alternate;
 mod bind;
@@ -70,7 +70,7 @@ use rdmux_wire::Gid;
 
 /// All ids of one host.
 ///
-/// Commands that start something give their result as an event. A command's error changes
+/// Commands that start something report their result by an event. A command that fails changes
 /// nothing. `now` must not go backwards.
 #[derive(Debug)]
 pub struct Manager {
@@ -83,15 +83,15 @@ pub struct Manager {
     addresses: Vec<LocalAddress>,
     device_ports: Vec<DevicePort>,
     held: Held,
-    /// When route queries and path queries end without an answer.
+    /// The deadlines of route queries and path queries.
     timers: Timers<IdHandle>,
     last_id: u64,
     arrived: Arrived,
 }
 
 impl Manager {
-    /// A manager without ids. `seed` is for initial PSNs, communication and transaction ids, request ids of SIDR and
-    /// ephemeral ports, which a peer must not guess: take it from the kernel's random source, never twice.
+    /// Creates a manager without ids. `seed` is for initial PSNs, communication and transaction ids, request ids of SIDR and
+    /// ephemeral ports, which a peer must not guess. Take it from the kernel's random source, and never use one twice.
     pub fn new(config: Config, seed: [u8; 32]) -> Self {
         Self {
             iw: Streams::new(config.iwarp.clone()),
@@ -109,7 +109,7 @@ impl Manager {
         }
     }
 
-    /// A datagram that came to QP1 with management class 7. `mad` must be 256 bytes; anything
+    /// Handles a datagram that arrived at QP1 with management class 7. `mad` must be 256 bytes; anything
     /// else is dropped and counted.
     pub fn handle_mad(&mut self, now: Time, path: &MadPath, mad: &[u8], sink: &mut impl Sink) {
         if let Some(upcall) = self.cm.handle_mad(now, path, mad, sink) {
@@ -119,7 +119,7 @@ impl Manager {
         }
     }
 
-    /// The earliest time at which [`handle_timeout`](Self::handle_timeout) has something to do.
+    /// Returns the earliest time at which [`handle_timeout`](Self::handle_timeout) has something to do.
     pub fn poll_timeout(&self) -> Option<Time> {
         let all = [
             self.cm.poll_timeout(),
@@ -130,7 +130,7 @@ impl Manager {
         all.into_iter().flatten().min()
     }
 
-    /// Does what is due at `now`.
+    /// Handles all deadlines that are due at `now`.
     pub fn handle_timeout(&mut self, now: Time, sink: &mut impl Sink) {
         while let Some(timer) = self.cm.pop_due(now) {
             if let Some(upcall) = self.cm.handle_timeout(now, timer, sink) {
@@ -148,8 +148,8 @@ impl Manager {
         self.handle_stream_timeouts(now, sink);
     }
 
-    /// A hint: the host with this address does not exist or nobody there speaks RoCE (ICMP).
-    /// Requests that wait for it fail now, with -EHOSTUNREACH, instead of after their last retry.
+    /// Handles a hint (ICMP) that the host with this address does not exist or does not speak RoCE.
+    /// Requests that await it fail now, with -EHOSTUNREACH, instead of after their last retry.
     pub fn handle_unreachable(&mut self, now: Time, remote: IpAddr, sink: &mut impl Sink) {
         for waiting in self.cm.waiting_for(Peer::Gid(remote.into())) {
             if let Some(upcall) = self.cm.unreachable(now, waiting, sink) {
@@ -158,41 +158,41 @@ impl Manager {
         }
     }
 
-    /// The channel that an id belongs to, for the driver's check that a process commands only its
+    /// Returns the channel of an id, for the driver's check that a process commands only its
     /// own ids.
     pub fn channel_of(&self, id: IdHandle) -> Option<ChannelId> {
         self.ids.get(&id).map(|i| i.channel)
     }
-    /// All ids, in order.
+    /// Returns all ids, in order.
     pub fn ids(&self) -> impl Iterator<Item = IdHandle> + '_ {
         self.ids.keys().copied()
     }
-    /// The number of connections and lookups below the ids, those in timewait included.
+    /// Returns the number of connections and lookups below the ids, those in timewait included.
     pub fn connections(&self) -> usize {
         self.cm.len() + self.iw.len()
     }
-    /// Whether a DREQ is out that its peer has not answered. It may be lost, so a driver that ends now should
-    /// wait until it is answered or was sent often enough.
+    /// Returns whether a DREQ is in flight that its peer has not answered. It may be lost, so a driver that ends now should
+    /// wait until it is answered or all retransmissions were sent.
     pub fn says_goodbye(&self) -> bool {
         self.cm.says_goodbye()
     }
-    /// The number of deadlines that are set.
+    /// Returns the number of deadlines that are set.
     pub fn deadlines(&self) -> usize {
         self.cm.deadlines() + self.iw.deadlines() + self.timers.len() + self.held.len()
     }
-    /// The number of ports in use, in all port spaces, and of service IDs.
+    /// Returns the number of ports in use, in all port spaces, plus that of service IDs.
     pub fn ports_in_use(&self) -> usize {
         self.ports.values().map(PortTable::len).sum::<usize>() + self.services.len()
     }
-    /// What was counted.
+    /// Returns the counters of the connection manager.
     pub fn counters(&self) -> &Counters {
         &self.cm.counters
     }
-    /// What was counted of iWARP's connections.
+    /// Returns the counters of iWARP connections.
     pub fn stream_counters(&self) -> &iw::Counters {
         &self.iw.counters
     }
-    /// What was configured.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.cm.config
     }
@@ -205,7 +205,7 @@ impl Manager {
         self.ids.get_mut(&id).map(Box::as_mut).ok_or(CmError::NoSuchId { id, command })
     }
 
-    /// The id, if it is in the state that the command wants.
+    /// Returns the id, if it is in a state that the command allows.
     fn in_state(
         &mut self,
         id: IdHandle,
@@ -217,7 +217,7 @@ impl Manager {
         if state == wanted { Ok(found) } else { Err(CmError::State { id, command, state }) }
     }
 
-    /// The error that says that the id's state does not allow the command.
+    /// Returns the error for an id whose state does not allow the command.
     fn wrong_state(&self, id: IdHandle, command: Command) -> CmError {
         match self.get(id, command) {
             Ok(found) => CmError::State { id, command, state: found.state() },
@@ -233,30 +233,30 @@ impl Manager {
         self.addresses.iter().find(|a| a.ip == ip)
     }
 
-    /// An address of a device.
+    /// Returns the entry of an address on a device.
     fn address_of(&self, device: u32, ip: IpAddr) -> Option<&LocalAddress> {
         self.addresses.iter().find(|a| a.ip == ip && a.device == device)
     }
 
-    /// An address of a device at the port by which packets come.
+    /// Returns the entry of an address on a device at the port where packets arrive.
     fn address_at_port(&self, device: u32, port_num: u8, ip: IpAddr) -> Option<&LocalAddress> {
         let is_it = |a: &&LocalAddress| a.ip == ip && a.device == device && a.port_num == port_num;
         self.addresses.iter().find(is_it)
     }
 
-    /// The device that an id has by an address: the first of those that it may have.
+    /// Returns the device that an id gets by an address: the first of those that it may have.
     fn device_of(&self, id: &Id, ip: IpAddr) -> Option<&LocalAddress> {
         let mut has = self.addresses.iter().filter(|a| a.ip == ip);
         has.find(|a| id.may_use(a.device, a.transport))
     }
 
-    /// A port of a device.
+    /// Returns a port of a device.
     fn device_port(&self, device: u32, port_num: u8) -> Option<&DevicePort> {
         self.device_ports.iter().find(|p| p.device == device && p.port_num == port_num)
     }
 
-    /// The port of ours that a request is for, by our GID in it: that of a device with LIDs may have come to another port than its path begins
-    /// at.
+    /// Returns the local port that a request is for, by the local GID in it. On a device with LIDs the request may have arrived at another
+    /// port than the one where its path begins.
     fn asked_port(&self, path: &MadPath, gid: Gid) -> u8 {
         let came = path.av.port_num.max(1);
         let has = |port: &&DevicePort| {
@@ -267,13 +267,13 @@ impl Manager {
         if is_there { came } else { ports.next().map_or(came, |port| port.port_num) }
     }
 
-    /// The first address of the family of `ip`.
+    /// Returns the first address of the family of `ip`.
     fn first_address(&self, ip: IpAddr) -> Option<IpAddr> {
         self.addresses.iter().map(|a| a.ip).find(|a| a.is_ipv4() == ip.is_ipv4())
     }
 
-    /// What a program means by an address of its own host: 127.0.0.1 and ::1 are this host, also where it
-    /// does not have them, as a virtual host; an IPv4 address in IPv6's clothes is an IPv4 address.
+    /// Resolves addresses that mean the program's own host: 127.0.0.1 and ::1 are this host, even if it does not
+    /// have them, as a virtual host; an IPv4-mapped IPv6 address is an IPv4 address.
     fn meant(&self, addr: SocketAddr) -> SocketAddr {
         let addr = normalised(addr);
         let ip = addr.ip();
@@ -284,7 +284,7 @@ impl Manager {
         }
     }
 
-    /// Gives an event to the id's channel and counts it.
+    /// Sends an event to the id's channel and counts it.
     fn emit(&mut self, id: IdHandle, body: EventBody, sink: &mut impl Sink) {
         let Some(i) = self.ids.get_mut(&id) else { return };
         let event = Event {
@@ -306,7 +306,7 @@ impl Manager {
     }
 }
 
-/// What an event says besides whose it is.
+/// The fields of an event other than its id.
 struct EventBody {
     kind: EventKind,
     status: i32,
@@ -315,7 +315,7 @@ struct EventBody {
     negotiated: Option<Negotiated>,
     /// The new id, in CONNECT_REQUEST.
     child: Option<IdHandle>,
-    /// Instead of the id's own.
+    /// Replaces the id's own context.
     context: Option<u64>,
 }
 
@@ -336,7 +336,7 @@ impl EventBody {
     }
 }
 
-/// An IPv4 address in IPv6's clothes is an IPv4 address.
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 fn normalised(addr: SocketAddr) -> SocketAddr {
     match addr {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
@@ -347,7 +347,7 @@ fn normalised(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The flow label of a connection: what the program asked for, or one that spreads connections
+/// Returns the flow label of a connection: the program's, or one that spreads connections
 /// over links.
 fn flow_label(src: &Addr, dst: &Addr) -> u32 {
     match dst {

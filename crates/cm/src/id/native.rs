@@ -1,7 +1,7 @@
-//! Ids with InfiniBand's own addresses: a GID, a partition and a service ID. Nothing is resolved for them: a GID is where packets go.
+//! Ids with InfiniBand's own addresses: a GID, a partition and a service ID. They need no address resolution: packets go to the GID.
 //!
-//! Service IDs that stand for ports (IBTA annex A11) share these with IP addresses, all others are in a table of their own. A
-//! request finds a listener of this kind before one with an IP address, and its private data are the program's from byte 0.
+//! Service IDs that encode ports (IBTA annex A11) share them with IP addresses. All others are in a table of their own. A
+//! request finds a native listener before one with an IP address. Its private data belong to the program from byte 0.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -22,7 +22,7 @@ use crate::ports::{Claim, PortSpace};
 use crate::sink::{DevicePort, IdHandle, LocalAddress, OnlyDevice, Resolved, RouteQuery, Sink};
 
 impl Manager {
-    /// Gives an id a GID of ours, or any, and the service ID, if one is given or the id is to have one.
+    /// Binds an id to a local GID, or any, and to the service ID, if one is given or the id needs one.
     pub(super) fn bind_native(
         &mut self,
         id: IdHandle,
@@ -81,8 +81,8 @@ impl Manager {
         self.port_table(space).claim_any(&range, random, claim, |_| true)
     }
 
-    /// The port space of a service ID, and the port if one is given; none if the service ID is no port. Ids of port spaces
-    /// with ports have only these.
+    /// Returns the port space of a service ID, and the port if one is given; none if the service ID encodes no port. Ids of port spaces
+    /// with ports have only such service IDs.
     fn space_of(
         &self,
         id: IdHandle,
@@ -101,14 +101,14 @@ impl Manager {
         }
     }
 
-    /// The port of ours that has a GID and a partition, of a device that the id may have.
+    /// Returns the local port that has a GID and a partition, on a device that the id may use.
     pub(super) fn native_device(&self, id: &Id, addr: &IbAddr) -> Option<LocalAddress> {
         let may = |port: &&DevicePort| may_use(id, port);
         let mut ports = self.device_ports.iter().filter(may);
         ports.find_map(|port| self.address_at(port, addr.gid, addr.pkey))
     }
 
-    /// A GID of a port as an address of ours: where addresses are GIDs, the address itself.
+    /// Returns a GID of a port as a local address: where addresses are GIDs, the address itself.
     fn address_at(&self, port: &DevicePort, gid: Gid, pkey: Pkey) -> Option<LocalAddress> {
         let address = port.address(gid, pkey)?;
         if port.has_lids {
@@ -117,8 +117,8 @@ impl Manager {
         self.address_of(port.device, gid.ip()).cloned()
     }
 
-    /// resolve_addr with native addresses: the source is the id's GID, or one of ours by which the destination can be reached. On
-    /// InfiniBand that is one with its subnet prefix, and on RoCE the one of the kernel's route. Nobody is looked for.
+    /// Resolves native addresses for resolve_addr. The source is the id's GID, or a local one that reaches the destination: on
+    /// InfiniBand one with the same subnet prefix, on RoCE the one of the kernel's route. No network query is sent.
     pub(super) fn resolve_native(
         &mut self,
         now: Time,
@@ -173,7 +173,7 @@ impl Manager {
         Ok(())
     }
 
-    /// An id that connects has the service ID of its own that its address gives; without one it needs none.
+    /// Claims the service ID in the source address of an id that connects. Without one the id needs none.
     pub(super) fn hold_native(
         &mut self,
         id: IdHandle,
@@ -190,7 +190,7 @@ impl Manager {
         Ok(())
     }
 
-    /// From where a destination is reached.
+    /// Returns the source for a destination.
     fn native_source(&self, id: &Id, local: &IbAddr, dst: &IbAddr) -> Option<Source> {
         if !local.is_any() {
             let pkey = if local.pkey.0 == 0 { dst.pkey } else { local.pkey };
@@ -212,7 +212,7 @@ impl Manager {
         Some(Source::Kernel(OnlyDevice { device, transport }))
     }
 
-    /// The driver has said which address of ours the kernel sends from.
+    /// Handles the driver's answer: the local address that the kernel sends from.
     pub(super) fn native_resolved(
         &mut self,
         id: IdHandle,
@@ -223,7 +223,7 @@ impl Manager {
         self.install_native(id, device, dst, answer.mtu)
     }
 
-    /// Gives the id its address, its device and, as far as the addresses tell it, its path.
+    /// Gives the id its address, its device and its path, as far as the path follows from the addresses.
     fn install_native(
         &mut self,
         id: IdHandle,
@@ -249,7 +249,7 @@ impl Manager {
         Ok(route)
     }
 
-    /// The listener with a native address for a request, if there is one.
+    /// Returns the native listener for a request, if there is one.
     pub(super) fn native_target(
         &mut self,
         path: &MadPath,
@@ -272,7 +272,7 @@ impl Manager {
         Some(self.takes(listener, device, (here.into(), there.into()), ask.qp_type))
     }
 
-    /// A listener by a GID for the port that a service ID stands for.
+    /// Returns the listener by GID for the port that a service ID encodes.
     fn native_listener_of_port(&self, sid: ServiceId, gid: Gid) -> Option<IdHandle> {
         let (space, port) = sid.port()?;
         let table = self.ports.get(&PortSpace::from_code(space)?)?;
@@ -280,10 +280,10 @@ impl Manager {
     }
 }
 
-/// From where a destination is reached.
+/// The source for a destination.
 enum Source {
     Known(LocalAddress),
-    /// From where the kernel sends, over this device.
+    /// The kernel's source address, over this device.
     Kernel(OnlyDevice),
 }
 

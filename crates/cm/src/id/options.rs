@@ -14,7 +14,7 @@ impl Manager {
     /// Sets an option (rdma_set_option(3)).
     ///
     /// # Errors
-    /// When it is too late for it, or it does not fit the transport.
+    /// When the id is past the state that allows it, or the option does not fit the transport.
     pub fn set_option(&mut self, id: IdHandle, option: IdOption) -> Result<(), CmError> {
         let command = Command::SetOption;
         self.take(id)?;
@@ -28,7 +28,7 @@ impl Manager {
         let not_now = Err(CmError::State { id, command, state });
         match option {
             IdOption::Tos(tos) => found.options.tos = Some(tos),
-            // As in Linux: who has shared its address may not take that back, and a listener shares with nobody.
+            // As in Linux: an id that shares its address cannot revoke that, and a listener never shares.
             IdOption::ReuseAddr(reuse)
                 if state != IdState::Idle && (!reuse || state == IdState::Listen) =>
             {

@@ -1,5 +1,5 @@
-//! The path to a peer that asked: what its REQ says of the path, seen from the other end (IBTA 12.7), or for SIDR the way that
-//! its datagram came.
+//! The path to the peer of a request: the path in its REQ, seen from the other end (IBTA 12.7), or for SIDR the reverse of
+//! the path of its datagram.
 
 use rdmux_transport::attr::AddressVector;
 use rdmux_wire::cm::{self, RejReason, Req};
@@ -13,20 +13,20 @@ use crate::params::Route;
 use crate::path::{MadPath, Path};
 use crate::sink::{DevicePort, LocalAddress};
 
-/// The LID of a path that leads through routers: not known to the sender (IBTA 12.6.5).
+/// The LID of a path through routers, which the sender does not know (IBTA 12.6.5).
 const PERMISSIVE: Lid = Lid(0xffff);
 
-/// Which end of an alternate path is none.
+/// The field that makes an alternate path invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
-    /// A GID, or a partition of it.
+    /// A GID, or its partition.
     Gid,
     /// A LID.
     Lid,
 }
 
 impl Manager {
-    /// The path back along the alternate path of a REQ, if it has one. It begins at any port of the device.
+    /// Returns the path back along the alternate path of a REQ, if it has one. It may begin at any port of the device.
     pub(super) fn alternate_of_request(
         &self,
         req: &Req,
@@ -52,8 +52,8 @@ impl Manager {
         self.path_of_alternate(device, &req.alternate, &route).map(Some)
     }
 
-    /// The path back along an alternate path, of a connection with this route. What it says of our end must be true; what it says
-    /// of the peer's is the peer's word.
+    /// Returns the path back along an alternate path, of a connection with this route. Its fields about this end must be true. Its
+    /// fields about the peer are taken on trust.
     pub(super) fn path_of_alternate(
         &self,
         device: &LocalAddress,
@@ -120,7 +120,7 @@ impl Manager {
         })
     }
 
-    /// The path back along the primary path of a REQ that came by `path` to an address of ours.
+    /// Returns the path back along the primary path of a REQ that arrived by `path` at a local address.
     pub(super) fn path_of_request(
         &self,
         path: &MadPath,
@@ -136,7 +136,7 @@ impl Manager {
         };
         let back = if !device.has_lids {
             if req.primary.local_gid != path.remote() || req.primary.remote_gid != path.local {
-                // A process that accepted would send its data to a third party.
+                // Otherwise a process that accepted would send its data to a third party.
                 return Err(Refusal::Reason(RejReason::INVALID_GID, None));
             }
             by_address(&self.cm.config, device, ends, path.remote(), mtu)
@@ -154,7 +154,8 @@ impl Manager {
         })
     }
 
-    /// On InfiniBand REQ has it all: LIDs, GIDs, service level, rate and partition. What it says of our end must be true.
+    /// Returns the path on InfiniBand, all of which is in REQ: LIDs, GIDs, service level, rate and partition. Its fields about this
+    /// end must be true.
     fn along_lids(
         &self,
         path: &MadPath,
@@ -171,7 +172,7 @@ impl Manager {
         let (slid, dlid) = (known_lid(primary.remote_lid), known_lid(primary.local_lid));
         // Linux refuses a partition that it does not have with the same reason.
         let pkey_index = port.pkey_index(req.pkey).ok_or_else(|| reason(RejReason::INVALID_GID))?;
-        // What the path does not say is as it was with the request, if that came to the same port.
+        // Fields that the path lacks are copied from the request's packet, if it arrived at the same port.
         let came = (path.av.port_num.max(1) == port.port_num).then_some(path.av);
         let bits = match slid {
             Some(lid) => port.path_bits(lid),
@@ -205,7 +206,7 @@ impl Manager {
         })
     }
 
-    /// The path by which a datagram came to an address of ours.
+    /// Returns the path by which a datagram arrived at a local address.
     pub(super) fn path_of_datagram(
         &self,
         path: &MadPath,
@@ -230,7 +231,7 @@ impl Manager {
     }
 }
 
-/// A LID that the sender knew.
+/// Returns a LID unless it is the permissive one, for which the sender did not know it.
 fn known_lid(lid: Lid) -> Option<Lid> {
     (lid != PERMISSIVE).then_some(lid)
 }

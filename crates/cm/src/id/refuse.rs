@@ -1,4 +1,4 @@
-//! reject: a program refuses, with everything that REJ and SIDR_REP can say.
+//! reject: refusals by a program, with all fields of REJ and SIDR_REP.
 
 use alloc::vec::Vec;
 
@@ -13,12 +13,12 @@ use crate::fields::Refusal;
 use crate::ib::sidr::SidrAnswer;
 use crate::sink::{IdHandle, Sink};
 
-/// Private data of REJ.
+/// The size of the private data of REJ.
 const REJ_DATA: usize = 148;
 
 impl Manager {
-    /// Refuses a request, or takes an accept or a connect back (rdma_reject(3)). `reason` is REJ's, 28
-    /// (consumer) as a rule; for UD the status is always 2 (rejected).
+    /// Refuses a request, or revokes an accept or a connect (rdma_reject(3)). `reason` is REJ's, usually 28
+    /// (consumer); for UD the status is always 2 (rejected).
     ///
     /// # Errors
     /// When there is nothing to refuse, or the private data are too long.
@@ -37,11 +37,11 @@ impl Manager {
         self.reject_with(now, id, &Refusal { reason, info, private_data }, sink)
     }
 
-    /// As [`reject`](Self::reject), for any reason and with additional information: of a lookup the reason is SIDR's status, 1 to
-    /// 255. A refusal with reason 24 or 25, or with status 4, redirects ([`Redirect`](crate::Redirect)).
+    /// Refuses as [`reject`](Self::reject) does, for any reason and with additional information. For a lookup the reason is SIDR's status,
+    /// 1 to 255. A refusal with reason 24 or 25, or with status 4, redirects ([`Redirect`](crate::Redirect)).
     ///
     /// # Errors
-    /// When there is nothing to refuse, something is too long, or the reason is none of a lookup. Streams of iWARP have private
+    /// When there is nothing to refuse, something is too long, or the reason is invalid for a lookup. iWARP streams have private
     /// data only.
     pub fn reject_with(
         &mut self,

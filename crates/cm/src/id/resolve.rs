@@ -1,4 +1,4 @@
-//! resolve_addr: where to, and from where.
+//! resolve_addr: finds the local address and device for a destination.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -17,7 +17,7 @@ use crate::event::EventKind;
 use crate::params::{Negotiated, Route};
 use crate::sink::{IdHandle, LocalAddress, OnlyDevice, Resolved, RouteQuery, Sink};
 
-/// The wildcard of the family of `ip`.
+/// Returns the wildcard of the family of `ip`.
 const fn any(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -31,7 +31,7 @@ impl Manager {
     /// follows within `timeout`. `privileged` allows a source port below 1024.
     ///
     /// # Errors
-    /// When the id is past that, the addresses differ in family, or it cannot be bound.
+    /// When the id is past this state, the addresses differ in family, or the id cannot be bound.
     #[expect(clippy::too_many_arguments, reason = "the verb's own, plus time and sink")]
     pub fn resolve_addr(
         &mut self,
@@ -94,7 +94,7 @@ impl Manager {
         Ok(())
     }
 
-    /// What a destination means: a wildcard is this host.
+    /// Returns the host that a destination means: for a wildcard, this host.
     fn host_for(&self, local: IpAddr, dst: SocketAddr) -> Option<SocketAddr> {
         if !dst.ip().is_unspecified() {
             return Some(dst);
@@ -103,7 +103,7 @@ impl Manager {
         Some(SocketAddr::new(ip, dst.port()))
     }
 
-    /// The driver's answer to [`Sink::resolve`]. Late answers are ignored.
+    /// Handles the driver's answer to [`Sink::resolve`]. Late answers are ignored.
     pub fn handle_resolved(
         &mut self,
         now: Time,
@@ -123,7 +123,7 @@ impl Manager {
         }
     }
 
-    /// Tells that the id has its address, device and peer.
+    /// Reports that the id has its address, device and peer.
     pub(super) fn address_resolved(&mut self, id: IdHandle, route: Route, sink: &mut impl Sink) {
         let Some(found) = self.ids.get_mut(&id) else { return };
         found.go(IdState::AddrResolved);
@@ -132,7 +132,7 @@ impl Manager {
         self.emit(id, EventBody { route: Some(route), negotiated, ..body }, sink);
     }
 
-    /// What the queue pair of an id of datagrams needs; there is nothing to negotiate.
+    /// Returns the attributes for the queue pair of a datagram id, for which there is nothing to negotiate.
     pub(super) fn datagrams_resolved(&mut self, id: IdHandle) -> Option<Negotiated> {
         let found = self.ids.get_mut(&id).filter(|found| found.qp_type == QpType::Ud)?;
         let route = found.route?;
@@ -141,7 +141,7 @@ impl Manager {
         Some(negotiated)
     }
 
-    /// The driver's other answer to [`Sink::resolve`]; `errno` is positive.
+    /// Handles the driver's failure answer to [`Sink::resolve`]; `errno` is positive.
     pub fn handle_resolve_failed(
         &mut self,
         now: Time,
@@ -156,7 +156,7 @@ impl Manager {
         }
     }
 
-    /// Whether there is a query that an answer can be to.
+    /// Returns whether a query awaits an answer.
     fn awaits_answer(&self, id: IdHandle) -> bool {
         self.ids.get(&id).is_some_and(|found| found.state() == IdState::AddrQuery)
     }
@@ -167,7 +167,7 @@ impl Manager {
         }
     }
 
-    /// The query was not answered in time.
+    /// Handles the timeout of the query.
     pub(super) fn resolve_timeout(&mut self, id: IdHandle, sink: &mut impl Sink) {
         self.end_query(id);
         self.resolve_failed(id, errno::ETIMEDOUT, sink);
@@ -180,7 +180,7 @@ impl Manager {
         self.emit(id, EventBody::failed(EventKind::AddrError, -errno.abs()), sink);
     }
 
-    /// The index of the partition of an address.
+    /// Returns the index of the partition of an address.
     pub(super) fn pkey_index(&self, of: &LocalAddress) -> u16 {
         let port = self.device_port(of.device, of.port_num);
         port.and_then(|port| port.pkey_index(of.pkey)).unwrap_or(0)
@@ -221,7 +221,7 @@ impl Manager {
     }
 }
 
-/// What a UD queue pair needs; there is nothing to negotiate.
+/// Returns the attributes for a UD queue pair, for which there is nothing to negotiate.
 pub(super) fn datagram(config: &Config, route: &Route) -> Negotiated {
     Negotiated {
         qp_type: QpType::Ud,

@@ -1,16 +1,16 @@
 //! resolve_route: the path to a peer whose address is resolved.
 //!
 //! ```text
-//!   resolve_route --> Sink::query_path      the driver looks for the path, or knows it
+//!   resolve_route --> Sink::query_path      the driver looks up the path, or knows it
 //!        RouteQuery                             |
 //!            |  <--- handle_path: a path -------+---> ROUTE_RESOLVED
 //!            |  <--- handle_path: an errno -----+---> ROUTE_ERROR, and the program may try again
-//!            |  <--- time is over              ---> cancel_path, ROUTE_ERROR with -ETIMEDOUT
+//!            |  <--- timeout                 ---> cancel_path, ROUTE_ERROR with -ETIMEDOUT
 //!            |  <--- destroy, device removal   ---> cancel_path
 //!
 //!   a request is redirected without a LID (`messages`): the same query, and no event
 //!
-//!   set_paths (`supplied`): the program has the path already, nobody is asked ---> ROUTE_RESOLVED
+//!   set_paths (`supplied`): the program has the path already, no query is sent ---> ROUTE_RESOLVED
 //! ```
 
 use core::time::Duration;
@@ -31,11 +31,11 @@ use crate::ports::PortSpace;
 use crate::sink::{IdHandle, LocalAddress, Sink};
 
 impl Manager {
-    /// Finds the path (rdma_resolve_route(3)): asks the driver. ROUTE_RESOLVED or ROUTE_ERROR follows within `timeout`,
-    /// and after the latter the program may try again.
+    /// Resolves the path (rdma_resolve_route(3)) by asking the driver. ROUTE_RESOLVED or ROUTE_ERROR follows within `timeout`.
+    /// After ROUTE_ERROR the program may try again.
     ///
     /// # Errors
-    /// When the address is not resolved, or the route already is or is being asked for.
+    /// When the address is not resolved, or the route already is or is being resolved.
     pub fn resolve_route(
         &mut self,
         now: Time,
@@ -66,8 +66,8 @@ impl Manager {
         Ok(())
     }
 
-    /// The driver's answer to [`Sink::query_path`]: the path, or a positive errno (`ETIMEDOUT` where nobody
-    /// answered, `EINVAL` where subnet administration refused, as Linux has it). An answer to a query that is
+    /// Handles the driver's answer to [`Sink::query_path`]: the path, or a positive errno (`ETIMEDOUT` when there was no
+    /// answer, `EINVAL` when subnet administration refused, as in Linux). An answer to a query that is
     /// over is ignored.
     pub fn handle_path(
         &mut self,
@@ -92,7 +92,7 @@ impl Manager {
         self.install(id, path.into(), sink);
     }
 
-    /// The id has these paths from now on.
+    /// Gives the id these paths.
     pub(super) fn install(&mut self, id: IdHandle, paths: Paths, sink: &mut impl Sink) {
         let Some(found) = self.ids.get_mut(&id) else { return };
         let path = paths.primary;
@@ -106,13 +106,13 @@ impl Manager {
         self.emit(id, EventBody { route, negotiated, ..body }, sink);
     }
 
-    /// A path query was not answered in time.
+    /// Handles the timeout of a path query.
     pub(super) fn path_timeout(&mut self, id: IdHandle, sink: &mut impl Sink) {
         self.cancel_path(id, sink);
         self.no_path(id, errno::ETIMEDOUT, sink);
     }
 
-    /// Nobody wants the answer to the id's path query any more, if it has one.
+    /// Cancels the id's path query, if it has one.
     pub(super) fn cancel_path(&mut self, id: IdHandle, sink: &mut impl Sink) {
         let Some(found) = self.ids.get_mut(&id) else { return };
         if let Some(attempt) = found.open_path_query() {
@@ -129,7 +129,7 @@ impl Manager {
         self.emit(id, EventBody::failed(EventKind::RouteError, -errno.abs()), sink);
     }
 
-    /// The id's path, and its route with its options as they are now.
+    /// Recomputes the id's route from its path and its current options, and returns both.
     pub(super) fn refresh_route(&mut self, id: IdHandle) -> Option<(Path, Route)> {
         let found: &mut Id = self.ids.get_mut(&id)?;
         let (path, old) = found.path.zip(found.route)?;
@@ -140,14 +140,14 @@ impl Manager {
 }
 
 impl Id {
-    /// The path query that is not answered yet.
+    /// Returns the path query that is not answered yet.
     fn open_path_query(&self) -> Option<u32> {
         let is_open = self.state() == IdState::RouteQuery || self.redirection.is_some();
         is_open.then_some(self.path_query)
     }
 }
 
-/// The service that an id of a port space asks a peer's address for.
+/// Returns the service that an id of a port space contacts at a peer's address.
 pub(super) fn service_of(ps: PortSpace, dst: &Addr) -> ServiceId {
     match dst {
         Addr::Ip(addr) => ServiceId::from_port(ps.code(), addr.port()),
@@ -155,8 +155,8 @@ pub(super) fn service_of(ps: PortSpace, dst: &Addr) -> ServiceId {
     }
 }
 
-/// The path from `src`, an address of `device`, to `dst`, whose GID is `dgid`, as far as the addresses tell: all of it where
-/// addresses are GIDs, and only the ends of it on InfiniBand.
+/// Returns the path from `src`, an address of `device`, to `dst`, whose GID is `dgid`, as far as it follows from the addresses: all
+/// of it where addresses are GIDs, and only its ends on InfiniBand.
 pub(super) fn by_address(
     config: &Config,
     device: &LocalAddress,
@@ -184,7 +184,7 @@ pub(super) fn by_address(
     }
 }
 
-/// What a program is told of a path. Its options come before what the path says.
+/// Returns the route that a program sees for a path. Its options override the path's values.
 pub(super) fn route_along(
     path: &Path,
     device: u32,
@@ -207,7 +207,7 @@ pub(super) fn route_along(
     }
 }
 
-/// The way from `src`, an address of `device` that is a GID, to `dst`, to a peer that asked.
+/// Returns the route from `src`, an address of `device` that is a GID, to `dst`, the peer of a request.
 pub(super) fn route_of(
     config: &Config,
     device: &LocalAddress,

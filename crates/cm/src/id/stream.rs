@@ -1,4 +1,4 @@
-//! iWARP: connections over TCP, on the same ids and events.
+//! iWARP: connections over TCP, with the same ids and events.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -22,19 +22,19 @@ use crate::params::{ConnParam, Negotiated, Route};
 use crate::ports::PortSpace;
 use crate::sink::{IdHandle, LocalAddress, Sink};
 
-/// What became of a request.
+/// The outcome of a request.
 enum Fate {
-    /// This listener gets it, on this device.
+    /// For this listener, on this device.
     For(IdHandle, LocalAddress),
-    /// Its listener has no room.
+    /// The backlog of its listener is full.
     Waits,
-    /// Nobody listens.
+    /// There is no listener.
     Nobody,
 }
 
 impl Manager {
-    /// A peer connected to a listening socket; `local` and `remote` are the socket's addresses. The
-    /// driver then reads what [`stream_wants`](Self::stream_wants), or notices the stream's end.
+    /// Handles a peer's connection to a listening socket; `local` and `remote` are the socket's addresses. The
+    /// driver then reads as many bytes as [`stream_wants`](Self::stream_wants) says, or notices the stream's end.
     pub fn handle_stream_accepted(
         &mut self,
         now: Time,
@@ -44,35 +44,35 @@ impl Manager {
         self.iw.handle_accepted(now, (normalised(local), normalised(remote)))
     }
 
-    /// Whether further peers of a listening socket may be accepted: not while too many of its requests wait for the
+    /// Returns whether further peers of a listening socket may be accepted: not while too many of its requests wait for the
     /// listener's program to take earlier ones.
     pub fn accepts_streams(&self, local: SocketAddr) -> bool {
         self.iw.accepts(normalised(local))
     }
 
-    /// The connection without a request that must go before another peer of this listening socket is accepted; none
-    /// if there is room. The driver takes in what has come for it, which may be its request, and then calls
-    /// [`shed_stream`](Self::shed_stream); and so on until none is named.
+    /// Returns the connection without a request that must be reset before another peer of this listening socket is accepted; none
+    /// if there is room. The driver passes in the bytes that have arrived on it, which may be its request, and then calls
+    /// [`shed_stream`](Self::shed_stream). It repeats this until none is returned.
     pub fn stream_to_shed(&self, local: SocketAddr) -> Option<StreamId> {
         self.iw.to_shed(normalised(local))
     }
 
-    /// The same for a driver that has no descriptor left.
+    /// Returns the connection to reset for a driver that has run out of descriptors, likewise.
     pub fn any_stream_to_shed(&self) -> Option<StreamId> {
         self.iw.to_shed_anywhere()
     }
 
-    /// Resets a connection whose peer has not sent its request yet, and does nothing to others.
+    /// Resets a connection whose peer has not sent its request yet. Does nothing to others.
     pub fn shed_stream(&mut self, stream: StreamId, sink: &mut impl Sink) {
         self.iw.shed(stream, sink);
     }
 
-    /// The id whose connection a stream is for; none while nobody is known whom it is for.
+    /// Returns the id that owns a stream's connection; none while it is not known.
     pub fn id_of_stream(&self, stream: StreamId) -> Option<IdHandle> {
         self.iw.get(stream).map(|conn| conn.owner).filter(|id| self.ids.contains_key(id))
     }
 
-    /// The answer to [`StreamWish::Connect`](crate::iw::StreamWish::Connect): the connection is there, from `local`.
+    /// Handles the success of [`StreamWish::Connect`](crate::iw::StreamWish::Connect): the stream is connected, from `local`.
     pub fn handle_stream_connected(
         &mut self,
         now: Time,
@@ -83,31 +83,31 @@ impl Manager {
         let _ = now;
         let owner = self.iw.get(stream).map(|conn| conn.owner);
         if let Some(route) = owner.and_then(|id| self.ids.get_mut(&id)?.route.as_mut()) {
-            // TCP may have had the port in use, and taken another.
+            // If the port was in use in TCP, the kernel took another one.
             route.src = normalised(local).into();
         }
         self.iw.handle_connected(stream, sink);
     }
 
-    /// The streams whose time is over, unless something has come that the driver did not take in yet: it looks before
-    /// it calls [`handle_timeout`](Self::handle_timeout), for it may have been late itself.
+    /// Returns the streams whose deadline has passed. The driver reads the bytes that have arrived on them before
+    /// it calls [`handle_timeout`](Self::handle_timeout), because it may have been late itself.
     pub fn due_streams(&self, now: Time) -> Vec<StreamId> {
         self.iw.due(now)
     }
 
-    /// How many bytes of a stream may be taken now. With 0 only its end is of interest.
+    /// Returns how many bytes of a stream may be read now. With 0 only its end matters.
     pub fn stream_wants(&self, stream: StreamId) -> usize {
         self.iw.get(stream).map_or(0, |conn| conn.wants())
     }
 
-    /// Whether a stream is a queue pair's, or is about to be handed over to it. A driver that meets its end before does not
-    /// call [`handle_stream_ended`](Self::handle_stream_ended) if it can hand it over all the same, for only so the queue
-    /// pair learns of the end.
+    /// Returns whether a queue pair has the stream, or is about to get it. A driver that notices the stream's end before the handover
+    /// hands it over anyway if it can, and then does not call [`handle_stream_ended`](Self::handle_stream_ended): only so does the
+    /// queue pair learn of the end.
     pub fn is_stream_up(&self, stream: StreamId) -> bool {
         self.iw.get(stream).is_some_and(|conn| conn.is_up())
     }
 
-    /// Bytes came, at most as many as [`stream_wants`](Self::stream_wants) says; others are lost.
+    /// Handles received bytes, at most as many as [`stream_wants`](Self::stream_wants) says; others are lost.
     pub fn handle_stream_data(
         &mut self,
         now: Time,
@@ -119,7 +119,7 @@ impl Manager {
         self.handle_stream_upcall(now, upcall, sink);
     }
 
-    /// A stream could not be connected, or came to its end; with an errno, or 0 where it ended in order.
+    /// Handles a stream that could not be connected or ended, with an errno, or 0 if it ended in order.
     /// The driver has forgotten it.
     pub fn handle_stream_ended(
         &mut self,
@@ -132,8 +132,8 @@ impl Manager {
         self.handle_stream_upcall(now, upcall, sink);
     }
 
-    /// This stream of a queue pair ended, as its process says, or could not be handed over. If the queue pair has another
-    /// one by now, that was said too late to matter.
+    /// Handles the end of this stream of a queue pair, as its process reports it, or a failed handover. Ignored if the
+    /// queue pair has another stream by now.
     pub fn handle_qp_stream_ended(
         &mut self,
         now: Time,
@@ -145,22 +145,22 @@ impl Manager {
         self.handle_stream_upcall(now, upcall, sink);
     }
 
-    /// Queue pairs are gone, with their process or its device, and their streams with them.
+    /// Handles the loss of queue pairs, with their process or its device, and of their streams.
     pub fn handle_qps_gone(&mut self, now: Time, gone: impl Fn(Qpn) -> bool, sink: &mut impl Sink) {
         for (qpn, stream) in self.iw.qps(gone) {
             self.handle_qp_stream_ended(now, qpn, stream, sink);
         }
     }
 
-    /// Whether a connection of this id is iWARP's, so that the queue pair it is for must be too.
+    /// Returns whether this id's connection is iWARP's, so that its queue pair must be too.
     pub fn is_iwarp(&self, id: IdHandle) -> bool {
         let device = self.ids.get(&id).and_then(|i| i.device.as_ref());
         device.is_some_and(|d| d.transport == TransportType::Iwarp)
     }
 
-    /// Where the listening sockets of an id are to be, if iWARP is to hear of its peers: its address, or
-    /// a wildcard with whether it leaves IPv4 alone. The driver opens them before
-    /// [`listen`](Self::listen), where it fails without them if iWARP is all that the id has.
+    /// Returns the address of an id's listening sockets, if its listener accepts iWARP peers: the id's address, or
+    /// a wildcard, with whether it excludes IPv4. The driver opens the sockets before
+    /// [`listen`](Self::listen). If iWARP is the id's only transport, the driver fails when it cannot.
     pub fn stream_listener(&self, id: IdHandle) -> Option<StreamListener> {
         let found = self.ids.get(&id)?;
         let local = found.local?.socket().filter(|_| found.may_have_streams())?;
@@ -169,7 +169,7 @@ impl Manager {
         Some(StreamListener { local, v6_only, only })
     }
 
-    /// What is due.
+    /// Handles the deadlines of streams that are due.
     pub(super) fn handle_stream_timeouts(&mut self, now: Time, sink: &mut impl Sink) {
         for (stream, request) in self.iw.queued_requests() {
             self.stream_requested(now, stream, request, sink);
@@ -180,7 +180,7 @@ impl Manager {
         }
     }
 
-    /// Connects: opens a stream, on which the request goes out.
+    /// Connects: opens a stream, on which the request is sent.
     pub(super) fn connect_stream(
         &mut self,
         now: Time,
@@ -222,7 +222,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Accepts. ESTABLISHED follows, at once if nothing more is to come from the peer.
+    /// Accepts a request. ESTABLISHED follows, at once if the peer need not send anything more.
     pub(super) fn accept_stream(
         &mut self,
         now: Time,
@@ -251,7 +251,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Refuses.
+    /// Refuses a request.
     pub(super) fn reject_stream(
         &mut self,
         id: IdHandle,
@@ -268,7 +268,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Why there is no request to answer: the peer is gone, or it was answered.
+    /// Returns why there is no request to answer: the peer is gone, or the request was answered.
     fn no_request(&self, id: IdHandle, command: Command) -> CmError {
         match self.ids.get(&id).map(|found| found.link) {
             Some(Link::Stream(stream)) if self.iw.get(stream).is_none() => {
@@ -278,7 +278,7 @@ impl Manager {
         }
     }
 
-    /// Disconnects.
+    /// Disconnects a connection.
     pub(super) fn disconnect_stream(
         &mut self,
         id: IdHandle,
@@ -334,7 +334,7 @@ impl Manager {
         self.emit(id, body, sink);
     }
 
-    /// A connection is up; the stream is with the queue pair.
+    /// Reports that a connection is established and that its queue pair has the stream.
     fn stream_established(
         &mut self,
         id: IdHandle,
@@ -361,7 +361,7 @@ impl Manager {
         self.emit(id, body, sink);
     }
 
-    /// A request came, or is looked at again.
+    /// Handles a request that arrived, or that is processed again.
     fn stream_requested(
         &mut self,
         now: Time,
@@ -405,7 +405,7 @@ impl Manager {
         Fate::For(listener, device)
     }
 
-    /// Tells the listener's process.
+    /// Sends CONNECT_REQUEST to the listener's process.
     fn announce_stream(
         &mut self,
         stream: StreamId,
@@ -455,25 +455,25 @@ impl Manager {
     }
 }
 
-/// Where an id's listening sockets are to be.
+/// The address of an id's listening sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamListener {
     /// An address, or a wildcard.
     pub local: SocketAddr,
-    /// Whether an IPv6 wildcard leaves IPv4 alone.
+    /// Whether an IPv6 wildcard excludes IPv4.
     pub v6_only: bool,
-    /// Whether the id has no other transport to listen on.
+    /// Whether iWARP is the only transport on which the id can listen.
     pub only: bool,
 }
 
 impl Id {
-    /// Whether its connections may be over this device, which has this transport.
+    /// Returns whether its connections may use this device, which has this transport.
     pub(super) fn may_use(&self, device: u32, transport: TransportType) -> bool {
         let carried = transport == TransportType::Ib || self.may_be_a_stream();
         carried && self.only.is_none_or(|only| only.device == device)
     }
 
-    /// Whether its connections may be iWARP's.
+    /// Returns whether its connections may be iWARP's.
     pub(super) fn may_have_streams(&self) -> bool {
         let allowed = self.only.is_none_or(|only| only.transport == TransportType::Iwarp);
         allowed && self.may_be_a_stream()

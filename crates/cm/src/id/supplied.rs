@@ -1,16 +1,16 @@
-//! set_paths and resolve_along: the program has path records already, up to five, and nobody is asked.
+//! set_paths and resolve_along: the program supplies up to five path records, and no query is sent.
 //!
-//! | flags of `ibv_path_data` | is |
+//! | flags of `ibv_path_data` | meaning |
 //! |---|---|
-//! | GMP | the path of the connection manager's own datagrams; else they take the primary one |
-//! | PRIMARY, OUTBOUND | how our packets go |
-//! | PRIMARY, INBOUND | how the peer's come, as a record from the peer to us |
-//! | ALTERNATE, OUTBOUND and INBOUND | the same of the alternate path |
-//! | INBOUND_REVERSE | with OUTBOUND: the peer's come the same way back |
+//! | GMP | the path of the connection manager's own datagrams; without it they take the primary path |
+//! | PRIMARY, OUTBOUND | the path of this end's packets |
+//! | PRIMARY, INBOUND | the path of the peer's packets, as a record from the peer to this end |
+//! | ALTERNATE, OUTBOUND and INBOUND | likewise for the alternate path |
+//! | INBOUND_REVERSE | with OUTBOUND: the peer's packets take the reverse path |
 //!
-//! REQ carries one primary and one alternate path (IBTA 12.6.5): its LIDs are where either side sends to, and service level, rate,
-//! flow label, traffic class, hop limit and partition hold both ways. So records of the two directions that differ in these are
-//! refused, as are records that do not begin at our port.
+//! REQ carries one primary and one alternate path (IBTA 12.6.5). Its LIDs are the destinations of either side. Service level, rate,
+//! flow label, traffic class, hop limit and partition hold for both directions. So records of the two directions that differ in these
+//! are refused, as are records that do not begin at a port of this host.
 
 use rdmux_transport::Time;
 use rdmux_transport::attr::AddressVector;
@@ -27,11 +27,11 @@ use crate::path::{Path, Paths};
 use crate::sink::{IdHandle, LocalAddress, Sink};
 
 impl Manager {
-    /// Takes paths that the program supplies (`RDMA_OPTION_IB_PATH`) in place of asking for one, and tells ROUTE_RESOLVED.
-    /// What the records say is used as it is; where addresses are GIDs (RoCE) LIDs and service level mean nothing.
+    /// Sets the paths that the program supplies (`RDMA_OPTION_IB_PATH`) instead of querying for one, and reports ROUTE_RESOLVED.
+    /// The records' values are used as they are. Where addresses are GIDs (RoCE) LIDs and service level have no meaning.
     ///
     /// # Errors
-    /// When the address is not resolved, the route already is or is being asked for, there is no primary path, or a record
+    /// When the address is not resolved, the route already is or is being resolved, there is no primary path, or a record
     /// contradicts another or the id's port: [`CmError::Path`] names the field.
     pub fn set_paths(
         &mut self,
@@ -50,12 +50,12 @@ impl Manager {
         Ok(())
     }
 
-    /// Takes addresses and paths together, in place of resolve_addr, resolve_route and [`set_paths`](Self::set_paths), and tells
-    /// ROUTE_RESOLVED. The source is the one of the primary path where the program says none. `privileged` allows a source
+    /// Sets addresses and paths together, in place of resolve_addr, resolve_route and [`set_paths`](Self::set_paths), and reports
+    /// ROUTE_RESOLVED. Without a source address, that of the primary path is used. `privileged` allows a source
     /// port below 1024.
     ///
     /// # Errors
-    /// As for both; nothing has changed then.
+    /// As for these calls; nothing has changed then.
     pub fn resolve_along(
         &mut self,
         now: Time,
@@ -93,7 +93,7 @@ impl Manager {
         let dgid = match dst {
             Addr::Ib(dst) => dst.gid,
             Addr::Ip(dst) if !device.has_lids => Gid::from(dst.ip()),
-            // Only its host knows the port that has it.
+            // Only that IP address's host knows the port's GID.
             Addr::Ip(_) => out.dgid,
         };
         let by_address = by_address(&self.cm.config, &device, (local, dst), dgid, device.mtu);
@@ -125,7 +125,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The device and the port of ours where a path begins.
+    /// Returns the local device and port where a path begins.
     fn device_along(
         &self,
         id: IdHandle,
@@ -149,8 +149,8 @@ impl Manager {
         self.addresses.iter().find(fits).cloned()
     }
 
-    /// The path that records describe which are for the alternate path only; else which path, and which field of it is wrong. Its MTU is
-    /// at least `mtu`.
+    /// Returns the path that records for only the alternate path describe. The error names the path and the invalid field. Its MTU must
+    /// be at least `mtu`.
     pub(super) fn alternate_along(
         &self,
         device: &LocalAddress,
@@ -166,7 +166,7 @@ impl Manager {
         if path.mtu < mtu { Err(("alternate", "mtu")) } else { Ok(path) }
     }
 
-    /// The paths that records describe; else which path, and which field of it is wrong.
+    /// Returns the paths that records describe. The error names the path and the invalid field.
     fn paths_of(
         &self,
         device: &LocalAddress,
@@ -181,7 +181,7 @@ impl Manager {
             None => None,
             Some(way) => {
                 let path = ends.path("alternate", way, (way.out.sgid, way.out.dgid))?;
-                // Both have the same MTU, which is the queue pair's.
+                // Both paths have the same MTU, which is the queue pair's.
                 if path.mtu < primary.mtu {
                     return Err(("alternate", "mtu"));
                 }
@@ -196,17 +196,17 @@ impl Manager {
     }
 }
 
-/// Which path, and which field of it.
+/// The name of an invalid path and of the field.
 type Wrong = (&'static str, &'static str);
 
-/// A path: a record there, and one back if that is not the same way.
+/// A path: the outbound record, and the inbound one if that differs.
 #[derive(Clone, Copy)]
 struct Way<'a> {
     out: &'a PathRecord,
     back: Option<&'a PathRecord>,
 }
 
-/// What records are for.
+/// The purposes of the records.
 struct Roles<'a> {
     cm: Option<&'a PathRecord>,
     primary: Option<Way<'a>>,
@@ -231,7 +231,7 @@ impl<'a> Roles<'a> {
 
 const DIRECTIONS: u32 = PathData::OUTBOUND | PathData::INBOUND | PathData::INBOUND_REVERSE;
 
-/// The records of the primary or of the alternate path.
+/// Returns the records of the primary or of the alternate path.
 fn way<'a>(
     records: &'a [PathData],
     role: u32,
@@ -240,7 +240,7 @@ fn way<'a>(
     let (mut out, mut back, mut reverse) = (None, None, false);
     for data in records.iter().filter(|data| data.flags & role != 0) {
         match data.flags & DIRECTIONS {
-            // Without a direction it is for both, as the first programs with this option have it.
+            // Without a direction it is for both, as in the first programs with this option.
             0 => {
                 once(&mut out, &data.record, name)?;
                 reverse = true;
@@ -261,7 +261,7 @@ fn way<'a>(
     }
     match (out, back) {
         (None, None) => Ok(None),
-        // Nobody says how the peer's packets come, or two do.
+        // No record gives the peer's path, or two do.
         (None, Some(_)) => Err((name, "flags")),
         (Some(_), None) if !reverse => Err((name, "flags")),
         (Some(_), Some(_)) if reverse => Err((name, "flags")),
@@ -280,7 +280,7 @@ fn once<'a>(
     }
 }
 
-/// Where paths begin and end.
+/// The ends of paths.
 struct Ends<'m> {
     device: &'m LocalAddress,
     by_address: &'m Path,
@@ -329,7 +329,7 @@ impl Ends<'_> {
         Ok(Path { back_lid, ..path })
     }
 
-    /// What REQ has one field for.
+    /// Checks that the two directions agree in the fields that REQ has once.
     fn same_both_ways(&self, out: &PathRecord, back: &PathRecord) -> Result<(), &'static str> {
         let same = [
             ("sgid", out.sgid == back.dgid && out.dgid == back.sgid),
@@ -344,7 +344,7 @@ impl Ends<'_> {
         same.into_iter().find(|(_, is_same)| !is_same).map_or(Ok(()), |(field, _)| Err(field))
     }
 
-    /// The port of the id's device that has a GID.
+    /// Returns the port of the id's device that has a GID.
     fn port(&self, gid: Gid) -> Option<&crate::sink::DevicePort> {
         let device = self.device.device;
         let mut ports = self.manager.device_ports.iter().filter(|port| port.device == device);

@@ -1,4 +1,4 @@
-//! What connections and lookups tell, as events.
+//! Reports upcalls of connections and lookups as events.
 
 use alloc::vec::Vec;
 
@@ -16,11 +16,11 @@ use crate::params::{ConnParam, Ece, UdParam};
 use crate::sink::{IdHandle, Sink};
 
 impl Manager {
-    /// Puts an event of the program's own into the id's channel (rdma_write_cm_event(3)): USER, with
+    /// Writes a program's own event to the id's channel (rdma_write_cm_event(3)): USER, with
     /// `arg`, or the outcome of a lookup that the process did itself.
     ///
     /// # Errors
-    /// When there is no such id, or the kind is one that only the connection manager may tell.
+    /// When there is no such id, or only the connection manager may report this kind.
     pub fn write_event(
         &mut self,
         id: IdHandle,
@@ -41,8 +41,8 @@ impl Manager {
         Ok(())
     }
 
-    /// What subnet administration knows of the services that an id was to look for, or a positive errno: ADDRINFO_RESOLVED or
-    /// ADDRINFO_ERROR, which is also told of no service at all.
+    /// Handles the result of an id's lookup of services at subnet administration, or a positive errno. Reports ADDRINFO_RESOLVED, or
+    /// ADDRINFO_ERROR, also when there is no service at all.
     pub fn handle_services(
         &mut self,
         id: IdHandle,
@@ -62,9 +62,9 @@ impl Manager {
         self.emit(id, body, sink);
     }
 
-    /// A command failed whose caller did not wait for the answer: the event tells that its success would have told.
-    /// A command that failed because the connection is over, or the device gone, needs none: that was told. Of a request that was
-    /// over before it was accepted that is told now.
+    /// Handles the failure of a command whose caller did not wait for the answer, by the error event in place of the one for its success.
+    /// A command that failed because the connection is over or the device gone needs none: that was reported. For a request that was
+    /// over before it was accepted, the end is reported now.
     pub fn handle_refused(
         &mut self,
         id: IdHandle,
@@ -91,7 +91,7 @@ impl Manager {
         self.emit(id, EventBody::failed(kind, -errno), sink);
     }
 
-    /// Something happened below an id, or for none yet.
+    /// Handles an upcall of a connection or lookup, which may not have an id yet.
     pub(super) fn handle_upcall(&mut self, now: Time, upcall: Upcall, sink: &mut impl Sink) {
         match upcall {
             Upcall::ToOwner { id, what } => self.handle_conn_event(now, id, what, sink),
@@ -109,7 +109,7 @@ impl Manager {
         if let ConnEvent::PathWanted { gid, came } = what {
             return self.path_wanted(now, id, (gid, came), sink);
         }
-        // Whatever happened, a path to elsewhere is not wanted any more.
+        // After any event, the lookup of a path for a redirection is obsolete.
         self.cancel_path(id, sink);
         let Some(found) = self.ids.get_mut(&id) else { return };
         if let Link::Conn(conn) = found.link
@@ -159,8 +159,8 @@ impl Manager {
         self.emit(id, body, sink);
     }
 
-    /// The peer accepted: its depths are ours with the sides swapped, and it says how often we
-    /// retry when it is not ready.
+    /// Handles the peer's acceptance: its depths are this end's with the sides swapped, and it says how often this end
+    /// retries when the peer is not ready.
     fn response(&mut self, id: IdHandle, rep: &Rep, options: u32) -> EventBody {
         let (serves, asks) = (self.cm.config.max_rd_atomic, self.cm.config.max_init_rd_atomic);
         let code = match self.ids.get(&id).map(|i| i.link) {
@@ -203,8 +203,8 @@ impl Manager {
         EventBody { param: EventParam::Conn(param), negotiated, ..body }
     }
 
-    /// The answer to a lookup. Anything but a queue pair is UNREACHABLE with the status, as Linux
-    /// has it.
+    /// Handles the answer to a lookup. Anything but a queue pair is reported as UNREACHABLE with the status, as in
+    /// Linux.
     fn looked_up(&mut self, id: IdHandle, rep: &SidrRep) -> EventBody {
         let route = self.ids.get(&id).and_then(|i| i.route);
         let valid = rep.status == SidrStatus::VALID;

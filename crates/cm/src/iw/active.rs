@@ -1,4 +1,4 @@
-//! The initiator: asks, checks the answer, and sends the first frame.
+//! The initiator: sends the request, checks the reply, and sends the first frame.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::error::errno;
 use crate::sink::{IdHandle, Sink};
 
 impl Streams {
-    /// Connects, for a queue pair that has no stream.
+    /// Starts a connection for a queue pair that has no stream.
     pub(crate) fn connect(
         &mut self,
         now: Time,
@@ -46,7 +46,7 @@ impl Streams {
         }
     }
 
-    /// TCP is connected.
+    /// Sends the request: TCP is connected.
     pub(crate) fn handle_connected(&mut self, stream: StreamId, sink: &mut impl Sink) {
         let Some(conn) = self.conns.get_mut(&stream) else { return };
         let State::Connecting(active) = &conn.state else { return };
@@ -60,7 +60,7 @@ impl Streams {
         sink.stream(StreamWish::Send { stream, bytes });
     }
 
-    /// A peer that does not know revision 2 resets or closes the stream: we try once more.
+    /// Retries once with revision 1: a peer that does not know revision 2 resets or closes the stream.
     pub(super) fn fall_back(&mut self, now: Time, stream: StreamId, sink: &mut impl Sink) {
         let Some(conn) = self.conns.get_mut(&stream) else { return };
         let State::AwaitReply(active) = &conn.state else { return };
@@ -73,7 +73,7 @@ impl Streams {
         sink.stream(StreamWish::Connect { stream, local, remote, tos });
     }
 
-    /// The responder's frame, if it is whole.
+    /// Handles the responder's frame, if it is complete.
     pub(super) fn take_reply(&mut self, stream: StreamId, sink: &mut impl Sink) -> Step {
         let Some(conn) = self.conns.get(&stream) else { return Step::Done(None) };
         let State::AwaitReply(active) = &conn.state else { return Step::Done(None) };
@@ -123,7 +123,7 @@ impl Streams {
         sink.stream(StreamWish::Send { stream, bytes: frame.to_vec() });
     }
 
-    /// Tells the peer, which may want markers, why there is no connection, and ends it.
+    /// Ends a connection with a Terminate that gives the peer the reason. The peer may want markers.
     fn terminate(
         &mut self,
         stream: StreamId,
@@ -137,7 +137,7 @@ impl Streams {
         let header = Header::new(Opcode::Terminate, Model::Untagged(untagged)).to_buf();
         let mut message = [0; Terminate::MAX_LEN];
         let len = Terminate::new(fault).emit(&mut message);
-        // A peer that asked for CRCs would not read it without; one that did not does not look.
+        // A peer that asked for CRCs could not read it without one. A peer that did not ask ignores them.
         let framing = rdmux_wire::iwarp::fpdu::Framing { crc: true, markers };
         let mut bytes = [0; 128];
         let len = framing.emit(0, &[&header, &message[..len]], &mut bytes);

@@ -1,49 +1,49 @@
-//! What may be set of MPA's start-up.
+//! Configuration of MPA's start-up.
 
 use core::time::Duration;
 
-/// How connections of iWARP are made.
+/// Parameters for establishing iWARP connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Whether connections that we ask for are peer-to-peer, unless their id or the program says
-    /// otherwise. As the responder we do what the peer asks for.
+    /// Whether connections that this end requests are peer-to-peer, unless their id or the program says
+    /// otherwise. As the responder this end does what the peer asks for.
     pub peer_to_peer: bool,
-    /// Whether we want CRCs. Frames carry one if either side does (RFC 5044, section 7.1).
+    /// Whether this end wants CRCs. Frames carry one if either side wants them (RFC 5044, section 7.1).
     pub crc: bool,
     /// Markers in the stream.
     pub markers: Markers,
-    /// What we send as the initiator. As the responder we take both.
+    /// The revision that the initiator sends. The responder accepts both.
     pub revision: Revision,
-    /// How long a peer that connected may take until its request is there.
+    /// How long a connected peer may take to send its request.
     pub request_timeout: Duration,
-    /// How long a peer may take to answer: from the start of the TCP connection until its reply is
-    /// there, on each attempt.
+    /// How long a peer may take to answer: from the start of the TCP connection until its reply has
+    /// arrived, on each attempt.
     pub reply_timeout: Duration,
-    /// How long the initiator may take until its ready-to-receive frame is there.
+    /// How long the initiator may take to send its ready-to-receive frame.
     pub rtr_timeout: Duration,
-    /// How many peers may be connected to a listening address without having sent their request. For a further one the
-    /// oldest of the source is reset that has the most. As many requests may wait for a listener's program to take
+    /// The most peers connected to a listening address that have not sent their request. For a further one, the
+    /// oldest of the source with the most connections is reset. As many requests may wait for a listener's program to take
     /// earlier ones; further peers of that listener wait in the kernel's queue.
     pub max_half_open: usize,
-    /// The same for all listeners together, for each takes a descriptor of the driver's.
+    /// The same limit for all listeners together, because each connection takes a descriptor of the driver.
     pub max_half_open_in_all: usize,
-    /// The most READs and atomics that a queue pair serves (IRD); larger values in connection
-    /// parameters are an error, larger ones of a peer are cut down.
+    /// The most READs and atomics that a queue pair serves (IRD). Larger values in connection
+    /// parameters are an error; a peer's larger values are clamped.
     pub max_ird: u8,
-    /// The most that it has outstanding itself (ORD), likewise.
+    /// The most READs and atomics that it has outstanding (ORD), likewise.
     pub max_ord: u8,
 }
 
-/// Whether frames have markers, by which a receiver finds frames in the middle of a stream
-/// (RFC 5044, section 4.3). Each side says whether it wants them in what it receives.
+/// Whether the stream has markers, by which a receiver finds frames in the middle of a stream
+/// (RFC 5044, section 4.3). Each side says whether it wants them in the stream that it receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Markers {
-    /// We refuse peers that want them.
+    /// Refuse peers that want them.
     Refuse,
-    /// We send them to peers that want them, and do not want them ourselves.
+    /// Send them to peers that want them, and do not ask for them.
     #[default]
     Give,
-    /// We also want them ourselves.
+    /// Send them to peers that want them, and ask for them too.
     Ask,
 }
 
@@ -52,13 +52,13 @@ pub enum Markers {
 pub enum Revision {
     /// RFC 5044. Depths are not negotiated, and the initiator must send first.
     V1,
-    /// RFC 6581. To a peer that resets or closes the connection on it we try again with the first
-    /// one.
+    /// RFC 6581. If a peer resets or closes the connection on it, the initiator retries with revision
+    /// 1.
     V2,
 }
 
 impl Revision {
-    /// Its number.
+    /// Returns its number.
     pub const fn number(self) -> u8 {
         match self {
             Self::V1 => 1,

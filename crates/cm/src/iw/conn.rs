@@ -1,4 +1,4 @@
-//! One connection: what is kept of it.
+//! The state of one connection.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::negotiate::{Asked, Wishes};
 use crate::sink::IdHandle;
 use crate::timers::Deadline;
 
-/// What a connection waits for.
+/// The state of a connection: the event that it awaits.
 ///
 /// ```text
 ///   active    Connecting -- TCP is up --> AwaitReply -- it is good ------------------> Up
@@ -28,25 +28,25 @@ use crate::timers::Deadline;
 /// Deadlines are set in Connecting, AwaitReply, AwaitRequest and AwaitRtr, and nowhere else.
 #[derive(Debug)]
 pub(crate) enum State {
-    /// For TCP to connect.
+    /// TCP to connect.
     Connecting(Active),
-    /// For the responder's frame.
+    /// The responder's frame.
     AwaitReply(Active),
-    /// For the initiator's frame.
+    /// The initiator's frame.
     AwaitRequest,
-    /// For room in the listener's backlog.
+    /// Room in the listener's backlog.
     Queued(Request),
-    /// For the program to accept or refuse.
+    /// The program to accept or refuse.
     Requested(Asked),
-    /// For the initiator's first frame, with which this becomes true.
+    /// The initiator's first frame, with which these parameters take effect.
     AwaitRtr(StreamParams),
-    /// For its end: the stream is the queue pair's.
+    /// The end of the stream, which the queue pair has.
     Up,
-    /// For its end, which was asked for.
+    /// The end of the stream, which this end has requested.
     Closing,
 }
 
-/// What the initiator sends, or sent.
+/// The initiator's request.
 #[derive(Clone, Debug)]
 pub(crate) struct Active {
     pub(crate) revision: Revision,
@@ -55,7 +55,7 @@ pub(crate) struct Active {
     pub(crate) tos: u8,
 }
 
-/// A request that is good.
+/// A valid request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) asked: Asked,
@@ -65,14 +65,14 @@ pub(crate) struct Request {
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Conn {
-    /// The id that it belongs to: of a request the listener, until it has one of its own.
+    /// The id that it belongs to; for a request the listener, until it has an id of its own.
     pub(crate) owner: IdHandle,
-    /// Our address and the peer's.
+    /// The local address and the peer's.
     pub(crate) ends: (SocketAddr, SocketAddr),
     pub(crate) state: State,
     /// The program's queue pair, once told.
     pub(crate) qpn: Option<Qpn>,
-    /// What came of the frame that is awaited.
+    /// The bytes received of the awaited frame.
     pub(super) input: Vec<u8>,
     pub(super) deadline: Deadline,
 }
@@ -82,13 +82,13 @@ impl Conn {
         Self { owner, ends, state, qpn: None, input: Vec::new(), deadline: Deadline::default() }
     }
 
-    /// Whether the stream is the queue pair's, or about to be.
+    /// Returns whether the queue pair has the stream, or is about to get it.
     pub(crate) const fn is_up(&self) -> bool {
         matches!(self.state, State::Up | State::Closing)
     }
 
-    /// How many bytes may be taken from the stream: not one beyond the awaited frame, for what
-    /// follows is the queue pair's. Of what cannot be a frame one more, so that it is looked at.
+    /// Returns how many bytes may be read from the stream: none beyond the awaited frame, because the bytes that
+    /// follow are the queue pair's. For bytes that cannot be a frame it is one more, so that they are examined.
     pub(crate) fn wants(&self) -> usize {
         let need = match &self.state {
             State::AwaitReply(_) | State::AwaitRequest => Startup::need(&self.input).ok(),
@@ -99,37 +99,37 @@ impl Conn {
     }
 }
 
-/// The longest ready-to-receive frame: no marker but the one in front, a Read request and its CRC.
+/// The longest ready-to-receive frame: no marker except the leading one, a Read request and its CRC.
 const MAX_RTR: usize = rdmux_wire::iwarp::rtr::Frame::MAX_LEN;
 
-/// How the frames are made that we receive.
+/// Returns the framing of received frames.
 pub(super) const fn rx_framing(params: &StreamParams) -> Framing {
     Framing { crc: params.crc, markers: params.rx_markers }
 }
 
-/// How the frames are made that we send.
+/// Returns the framing of sent frames.
 pub(super) const fn tx_framing(params: &StreamParams) -> Framing {
     Framing { crc: params.crc, markers: params.tx_markers }
 }
 
-/// What happened to a connection, for the id that owns it.
+/// An event of a connection, for the id that owns it.
 #[derive(Debug)]
 pub(crate) enum ConnEvent {
-    /// A listener's: a peer wants to connect.
+    /// For a listener: a peer wants to connect.
     Request(Request),
-    /// It is up. On the active side with the reply.
+    /// The connection is established. On the active side with the reply.
     Established { params: StreamParams, private_data: Vec<u8> },
-    /// The peer refused, or reset the connection while it was made; -errno.
+    /// The peer refused, or reset the connection before it was established; -errno.
     Rejected { status: i32, private_data: Vec<u8> },
     /// The peer does not answer; -errno.
     Unreachable(i32),
-    /// It could not be made; -errno.
+    /// The connection could not be established; -errno.
     Failed(i32),
-    /// It is over.
+    /// The connection is over.
     Disconnected,
 }
 
-/// Whether a frame is the one that `rtr` names.
+/// Returns whether a frame is the kind of ready-to-receive frame that `rtr` names.
 pub(super) fn is_rtr(rtr: Rtr, frame: &rdmux_wire::iwarp::fpdu::Fpdu<'_>) -> bool {
     use rdmux_wire::iwarp::ddp::{Header, Model, queue};
     use rdmux_wire::iwarp::rdmap::{Opcode, ReadRequest};

@@ -1,8 +1,8 @@
-//! Connections whose peers have not sent their request yet: how many there are where, from whom, and which is
-//! reset when there are too many.
+//! Half-open connections, whose peers have not sent their request yet: their number per address and source, and the choice of
+//! the one to reset when there are too many.
 //!
-//! A peer that says nothing costs a descriptor until its time is over. Each listener has room for some, and so has the
-//! host; when it is full, room is made by the source that has the most, of which the oldest goes. So a source
+//! A silent peer costs a descriptor until its deadline. Each listener has a limit of such connections, and so has the
+//! host. When a limit is reached, the source with the most connections makes room: its oldest is reset. So a source
 //! that opens many connections displaces its own.
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -11,7 +11,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::{StreamId, listener_of};
 
-/// Where connections come from: an IPv4 address, or the network part of an IPv6 one, because a peer that has one address
+/// The source of connections: an IPv4 address, or the network part of an IPv6 address, because a peer that has one address
 /// of a network can use all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Source(u64);
@@ -26,7 +26,7 @@ impl Source {
     }
 }
 
-/// Half-open connections of one listener, of each source the oldest first.
+/// Half-open connections of one listener, by source, oldest first.
 #[derive(Debug, Default)]
 struct Listener {
     sources: BTreeMap<Source, VecDeque<StreamId>>,
@@ -34,14 +34,14 @@ struct Listener {
 }
 
 impl Listener {
-    /// The oldest of the source that has the most; of several such sources the oldest of all.
+    /// Returns the oldest connection of the source with the most; of several such sources the oldest of all.
     fn victim(&self) -> Option<StreamId> {
         let oldest = |all: &VecDeque<StreamId>| Some((all.len(), Reverse(*all.front()?)));
         self.sources.values().filter_map(oldest).max().map(|(_, Reverse(stream))| stream)
     }
 }
 
-/// All of them, by the address that the peer connected to.
+/// All half-open connections, by the address that the peer connected to.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
     listeners: BTreeMap<SocketAddr, Listener>,
@@ -56,7 +56,7 @@ impl HalfOpen {
         self.len += 1;
     }
 
-    /// It is not half-open any more. Does nothing if it was not.
+    /// Removes a connection that is no longer half-open. Does nothing if it was not.
     pub(super) fn remove(&mut self, (local, remote): (SocketAddr, SocketAddr), stream: StreamId) {
         let at = listener_of(local);
         let Some(listener) = self.listeners.get_mut(&at) else { return };
@@ -78,17 +78,17 @@ impl HalfOpen {
         self.len
     }
 
-    /// How many there are at an address.
+    /// Returns how many there are at an address.
     pub(super) fn len_at(&self, local: SocketAddr) -> usize {
         self.listeners.get(&listener_of(local)).map_or(0, |listener| listener.len)
     }
 
-    /// The one at an address that goes first.
+    /// Returns the connection at an address that would be reset first.
     pub(super) fn victim_at(&self, local: SocketAddr) -> Option<StreamId> {
         self.listeners.get(&listener_of(local))?.victim()
     }
 
-    /// The one that goes first at the address that has the most.
+    /// Returns the connection that would be reset first at the address with the most.
     pub(super) fn victim(&self) -> Option<StreamId> {
         self.listeners.values().max_by_key(|listener| listener.len)?.victim()
     }

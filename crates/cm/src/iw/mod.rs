@@ -1,4 +1,4 @@
-//! iWARP's connections: MPA's start-up frames over TCP (RFC 5044, section 7; RFC 6581).
+//! iWARP connections: MPA's start-up frames over TCP (RFC 5044, section 7; RFC 6581).
 //!
 //! ```text
 //!   initiator                              responder
@@ -8,15 +8,15 @@
 //!                      -- first frame -->    Up             in peer-to-peer mode
 //! ```
 //!
-//! A connection that is up has given its stream to the queue pair, and hears of it again when it ended. In
-//! peer-to-peer mode the initiator's first frame, ready-to-receive, is sent and taken here, so that
-//! either program may send first and the responder's does not before the initiator can take it.
+//! An established connection has given its stream to the queue pair, and is told when the stream ends. In
+//! peer-to-peer mode the initiator's first frame, ready-to-receive, is sent and received here. So
+//! either program may send first, and the responder's cannot send before the initiator can receive.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `config` | what may be set |
-//! | `stream` | the seam to the driver, which has the sockets |
-//! | `negotiate` | what the two ends agree on |
+//! | `config` | configuration |
+//! | `stream` | the interface to the driver, which has the sockets |
+//! | `negotiate` | the parameters that the two ends agree on |
 //! | `conn` | one connection and its states |
 //! | `half_open` | peers that have not sent their request |
 //! | `active`, `passive` | the two sides |
@@ -50,7 +50,7 @@ use crate::error::errno;
 use crate::sink::{IdHandle, Sink};
 use crate::timers::Timers;
 
-/// All connections of iWARP.
+/// All iWARP connections.
 #[derive(Debug)]
 pub(crate) struct Streams {
     pub(crate) config: Config,
@@ -58,12 +58,12 @@ pub(crate) struct Streams {
     /// The most RDMA Reads that a queue pair serves at a time.
     most_ird: u16,
     conns: BTreeMap<StreamId, Conn>,
-    /// From connect or accept until the stream's end.
+    /// Streams by queue pair, from connect or accept until the stream's end.
     by_qpn: BTreeMap<Qpn, StreamId>,
     timers: Timers<StreamId>,
-    /// Those whose peers have not sent their request.
+    /// Connections whose peers have not sent their request.
     half_open: HalfOpen,
-    /// Requests that wait for a listener with room, in the order in which they came, and how many at which address.
+    /// Requests that wait for a listener with room, in order of arrival, and their number per address.
     queue: VecDeque<StreamId>,
     queue_lengths: BTreeMap<SocketAddr, usize>,
     /// Whether there may be room for one of them.
@@ -71,14 +71,14 @@ pub(crate) struct Streams {
     last: u64,
 }
 
-/// What happened to whom.
+/// An event of a connection, with its owner.
 pub(crate) type Upcall = (StreamId, IdHandle, ConnEvent);
 
-/// What came of the bytes that are there.
+/// The result of processing the bytes received so far.
 enum Step {
-    /// The frame is not whole.
+    /// The frame is not complete.
     More,
-    /// It was, and that is dealt with.
+    /// The frame was complete and has been handled.
     Done(Option<ConnEvent>),
 }
 
@@ -108,17 +108,17 @@ impl Streams {
     pub(crate) fn get(&self, stream: StreamId) -> Option<&Conn> {
         self.conns.get(&stream)
     }
-    /// Whether a queue pair has a stream, or will have one.
+    /// Returns whether a queue pair has a stream, or will get one.
     pub(crate) fn has_stream(&self, qpn: Qpn) -> bool {
         self.by_qpn.contains_key(&qpn)
     }
-    /// Whether another peer may come to an address: not while too many wait for its listener to have room.
+    /// Returns whether an address accepts another peer: not while too many requests wait for its listener to have room.
     pub(crate) fn accepts(&self, local: SocketAddr) -> bool {
         let waiting = self.queue_lengths.get(&listener_of(local));
         waiting.is_none_or(|&waiting| waiting < self.config.max_half_open)
     }
 
-    /// The half-open connection that makes room for another at an address, if there is none.
+    /// Returns the half-open connection to reset so that an address has room for another; none if there is room.
     pub(crate) fn to_shed(&self, local: SocketAddr) -> Option<StreamId> {
         if self.half_open.len_at(local) >= self.config.max_half_open {
             self.half_open.victim_at(local)
@@ -129,7 +129,7 @@ impl Streams {
         }
     }
 
-    /// The half-open connection that goes when the driver has no descriptor left.
+    /// Returns the half-open connection to reset when the driver has run out of descriptors.
     pub(crate) fn to_shed_anywhere(&self) -> Option<StreamId> {
         self.half_open.victim()
     }
@@ -143,7 +143,7 @@ impl Streams {
         }
     }
 
-    /// The earliest time at which something is to be done.
+    /// Returns the earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         if self.room && !self.queue.is_empty() { Some(Time::ZERO) } else { self.timers.next() }
     }
@@ -155,7 +155,7 @@ impl Streams {
         stream
     }
 
-    /// Forgets a connection, without a word to anybody.
+    /// Forgets a connection without sending anything.
     fn forget(&mut self, stream: StreamId) {
         let Some(mut conn) = self.conns.remove(&stream) else { return };
         self.timers.clear(&mut conn.deadline, stream);
@@ -171,7 +171,7 @@ impl Streams {
         sink.stream(StreamWish::Reset { stream });
     }
 
-    /// The stream becomes the queue pair's.
+    /// Hands the stream over to the queue pair.
     fn hand_over(&mut self, stream: StreamId, params: StreamParams, sink: &mut impl Sink) {
         let Some(conn) = self.conns.get_mut(&stream) else { return };
         let Some(qpn) = conn.qpn else { return };
@@ -188,7 +188,7 @@ impl Streams {
         sink.stream(StreamWish::Send { stream, bytes });
     }
 
-    /// Bytes came. Those beyond what [`Conn::wants`] are dropped.
+    /// Handles received bytes. Those beyond what [`Conn::wants`] says are dropped.
     pub(crate) fn handle_data(
         &mut self,
         stream: StreamId,
@@ -216,7 +216,7 @@ impl Streams {
         }
     }
 
-    /// TCP could not connect, or the stream ended, with an errno or, in order, with 0.
+    /// Handles a failed TCP connection or the end of a stream, with an errno, or 0 if it ended in order.
     pub(crate) fn handle_ended(
         &mut self,
         now: Time,
@@ -235,7 +235,7 @@ impl Streams {
         }
         let what = match conn.state {
             State::AwaitRequest | State::Queued(_) | State::Requested(_) => None,
-            // The program knows, or is about to hear, that it was up.
+            // The program knows, or is about to learn, that the connection was established.
             State::Up | State::Closing => Some(ConnEvent::Disconnected),
             State::Connecting(_) | State::AwaitReply(_) | State::AwaitRtr(_) => {
                 Some(failure(errno))
@@ -245,7 +245,7 @@ impl Streams {
         what.map(|what| (stream, owner, what))
     }
 
-    /// The stream of a queue pair ended. It may have another one by now.
+    /// Handles the end of a queue pair's stream. The queue pair may have another one by now.
     pub(crate) fn handle_qp_ended(&mut self, qpn: Qpn, stream: StreamId) -> Option<Upcall> {
         self.by_qpn.get(&qpn).filter(|&&current| current == stream)?;
         let conn = self.conns.get(&stream)?;
@@ -257,23 +257,23 @@ impl Streams {
         Some((stream, owner, ConnEvent::Disconnected))
     }
 
-    /// The queue pairs with streams that are among those in question, and the streams.
+    /// Returns the queue pairs selected by `of` that have streams, and the streams.
     pub(crate) fn qps(&self, of: impl Fn(Qpn) -> bool) -> vec::Vec<(Qpn, StreamId)> {
         let all = self.by_qpn.iter().map(|(&qpn, &stream)| (qpn, stream));
         all.filter(|&(qpn, _)| of(qpn)).collect()
     }
 
-    /// The connections that have waited long enough.
+    /// Returns the connections whose deadline has passed.
     pub(crate) fn due(&self, now: Time) -> vec::Vec<StreamId> {
         self.timers.due(now).collect()
     }
 
-    /// The connection that has waited long enough, if there is one.
+    /// Removes the earliest timer that has expired, if there is one, and returns its connection.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<StreamId> {
         self.timers.pop_due(now)
     }
 
-    /// Nobody answers.
+    /// Handles the deadline of a connection whose peer does not answer.
     pub(crate) fn handle_timeout(
         &mut self,
         stream: StreamId,
@@ -295,10 +295,10 @@ impl Streams {
         told.then_some((stream, owner, ConnEvent::Unreachable(-errno::ETIMEDOUT)))
     }
 
-    /// Ends a connection that is up, or about to be. Says whether that is told by an event now.
+    /// Ends a connection that is established or about to be. Returns whether an event reports that now.
     ///
     /// # Errors
-    /// When it is not accepted yet, by either side.
+    /// When neither side has accepted it yet.
     pub(crate) fn disconnect(
         &mut self,
         stream: StreamId,
@@ -320,7 +320,7 @@ impl Streams {
         }
     }
 
-    /// Nobody wants the connection any more.
+    /// Ends a connection that no id owns any more.
     pub(crate) fn release(&mut self, stream: StreamId, sink: &mut impl Sink) {
         let Some(conn) = self.conns.get(&stream) else { return };
         match (&conn.state, conn.qpn) {
@@ -335,12 +335,12 @@ impl Streams {
     }
 }
 
-/// The address by which a listener is known: without the interface, which a connection's link-local address has.
+/// Returns the address that identifies a listener: without the interface, which a connection's link-local address has.
 fn listener_of(local: SocketAddr) -> SocketAddr {
     SocketAddr::new(local.ip(), local.port())
 }
 
-/// What an errno of TCP's is told as.
+/// Returns the event for an errno of TCP.
 fn failure(errno: i32) -> ConnEvent {
     match errno {
         errno::ECONNREFUSED | errno::ECONNRESET => {

@@ -1,4 +1,4 @@
-//! What the two ends agree on: pure functions of configuration, wishes and start-up frames.
+//! Negotiation between the two ends: pure functions of configuration, wishes and start-up frames.
 //!
 //! ```text
 //!                 request                                  reply
@@ -15,18 +15,18 @@ use rdmux_wire::iwarp::mpa::{Enhanced, Flags, Kind, Startup};
 
 use super::{Config, Markers, Revision};
 
-/// What a program wants of a connection.
+/// A program's requirements for a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wishes {
-    /// Of the initiator only: the responder does what it is asked for.
+    /// For the initiator only: the responder does what it is asked for.
     pub(crate) peer_to_peer: bool,
-    /// RDMA Reads and atomics that we have outstanding.
+    /// RDMA Reads and atomics that this end has outstanding.
     pub(crate) ord: u16,
-    /// RDMA Reads and atomics that we serve at a time.
+    /// RDMA Reads and atomics that this end serves at a time.
     pub(crate) ird: u16,
 }
 
-/// What is kept of a request until the program answers it.
+/// The part of a request that is kept until the program answers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     revision: u8,
@@ -35,30 +35,30 @@ pub(crate) struct Asked {
     pub(crate) enhanced: Option<Enhanced>,
 }
 
-/// Why a request does not reach a program.
+/// Why a request is refused without reaching a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadRequest {
-    /// It is none, or of a revision that we do not speak: the stream is reset, which tells newer
-    /// implementations to try an older revision.
+    /// It is no request, or of an unsupported revision. The stream is reset, which makes newer
+    /// implementations try an older revision.
     Reset,
-    /// It asks for what we do not do: a reply says no.
+    /// It asks for something unsupported: a reply refuses it.
     Refuse(Asked),
 }
 
-/// Why a reply makes no connection.
+/// Why a reply establishes no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadReply {
-    /// The peer said no.
+    /// The peer refused.
     Rejected,
-    /// It is no reply, or says what a reply may not: MPA error code 4.
+    /// It is no reply, or is invalid as one: MPA error code 4.
     Invalid,
-    /// The peer wants more RDMA Reads than we serve, or serves none where one is needed: 6.
+    /// The peer wants more RDMA Reads than this end serves, or serves none where one is needed: 6.
     InsufficientIrd,
     /// It chose a first frame that was not offered, or none: 7.
     NoMatchingRtr,
 }
 
-/// The initiator's frame.
+/// Returns the initiator's frame.
 pub(crate) fn request<'a>(
     config: &Config,
     revision: Revision,
@@ -79,7 +79,7 @@ pub(crate) fn request<'a>(
     Startup { kind: Kind::Request, flags, revision: revision.number(), enhanced, private_data }
 }
 
-/// Whether we can do what a request asks for.
+/// Checks whether this end can do what a request asks for.
 pub(crate) fn check_request(config: &Config, request: &Startup<'_>) -> Result<Asked, BadRequest> {
     if request.kind != Kind::Request || !(1..=2).contains(&request.revision) {
         return Err(BadRequest::Reset);
@@ -97,13 +97,13 @@ pub(crate) fn check_request(config: &Config, request: &Startup<'_>) -> Result<As
 }
 
 impl Asked {
-    /// Whether the connection would be peer-to-peer.
+    /// Returns whether the connection would be peer-to-peer.
     pub(crate) fn peer_to_peer(&self) -> bool {
         self.enhanced.is_some_and(|e| e.peer_to_peer)
     }
 
-    /// The first frame that we choose of those that the initiator offers. One that offers none gets
-    /// to send a Write, as the kernel's siw has it.
+    /// Returns the first frame that the responder chooses from those that the initiator offers. One that offers none
+    /// is told to send a Write, as the kernel's siw does.
     fn rtr(&self) -> Option<Rtr> {
         let offered = self.enhanced.filter(|e| e.peer_to_peer)?;
         Some(match offered {
@@ -114,11 +114,11 @@ impl Asked {
         })
     }
 
-    /// How many RDMA Reads the initiator serves at a time; none if it does not say.
+    /// Returns how many RDMA Reads the initiator serves at a time; none if it does not say.
     pub(crate) fn ird(&self) -> Option<u16> {
         self.negotiated().map(|e| e.ird)
     }
-    /// How many it wants to have outstanding; none if it does not say.
+    /// Returns how many RDMA Reads the initiator wants to have outstanding; none if it does not say.
     pub(crate) fn ord(&self) -> Option<u16> {
         self.negotiated().map(|e| e.ord)
     }
@@ -129,7 +129,7 @@ impl Asked {
     }
 }
 
-/// The responder's frame, and what holds then.
+/// Returns the responder's frame, and the negotiated parameters.
 pub(crate) fn reply<'a>(
     config: &Config,
     asked: &Asked,
@@ -139,7 +139,7 @@ pub(crate) fn reply<'a>(
     let rtr = asked.rtr();
     let crc = config.crc || asked.crc;
     let rx_markers = config.markers == Markers::Ask;
-    // A Read needs somebody who serves it.
+    // A Read needs a responder that serves it.
     let ird = wishes.ird.max(u16::from(rtr == Some(Rtr::Read)));
     let ord = asked.ird().map_or(wishes.ord, |theirs| wishes.ord.min(theirs));
     let enhanced = asked.enhanced.map(|e| {
@@ -161,16 +161,16 @@ pub(crate) fn reply<'a>(
     (frame, StreamParams { initiator: false, crc, tx_markers, rx_markers, ord, ird, rtr })
 }
 
-/// The responder's refusal.
+/// Returns the responder's refusal.
 pub(crate) fn refusal<'a>(asked: &Asked, private_data: &'a [u8]) -> Startup<'a> {
     let flags = Flags::REJECT.with(Flags::CRC, asked.crc);
-    // Of what it would serve, it says nothing.
+    // A refusal does not say how many Reads this end would serve.
     let enhanced = asked.enhanced.map(|_| Enhanced::default());
     Startup { kind: Kind::Reply, flags, revision: asked.revision, enhanced, private_data }
 }
 
-/// What holds on the initiator's side, once the reply is there. `most` is the largest IRD of ours that the
-/// responder may raise `wishes` to.
+/// Returns the parameters on the initiator's side, after the reply has arrived. `most` is the largest IRD of this end to which
+/// the responder may raise `wishes`.
 pub(crate) fn conclude(
     config: &Config,
     revision: Revision,
@@ -197,7 +197,7 @@ pub(crate) fn conclude(
         ird: wishes.ird,
         rtr: None,
     };
-    // A peer of an older revision says no more.
+    // A reply of an older revision has no further fields.
     let Some(theirs) = reply.enhanced else { return Ok(agreed) };
     if theirs.peer_to_peer && wishes.peer_to_peer {
         agreed.rtr = Some(chosen(&theirs)?);
@@ -218,7 +218,7 @@ pub(crate) fn conclude(
     Ok(agreed)
 }
 
-/// Of the first frames that we offered, the one that the responder chose.
+/// Returns the first frame that the responder chose from those offered.
 fn chosen(theirs: &Enhanced) -> Result<Rtr, BadReply> {
     match theirs {
         Enhanced { rtr_write: true, .. } => Ok(Rtr::Write),

@@ -1,4 +1,4 @@
-//! The responder: takes a request, answers it, and waits for the first frame.
+//! The responder: receives a request, answers it, and waits for the first frame.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -17,11 +17,11 @@ use super::{Step, StreamId, StreamWish, Streams, listener_of};
 use crate::error::errno;
 use crate::sink::{IdHandle, Sink};
 
-/// The owner of what has none yet.
+/// The owner of connections that have none yet.
 const NOBODY: IdHandle = IdHandle(0);
 
 impl Streams {
-    /// A peer connected.
+    /// Handles a connected peer.
     pub(crate) fn handle_accepted(
         &mut self,
         now: Time,
@@ -36,7 +36,7 @@ impl Streams {
         stream
     }
 
-    /// The initiator's frame, if it is whole.
+    /// Handles the initiator's frame, if it is complete.
     pub(super) fn take_request(&mut self, stream: StreamId, sink: &mut impl Sink) -> Step {
         let Some(conn) = self.conns.get_mut(&stream) else { return Step::Done(None) };
         let request = match Startup::need(&conn.input) {
@@ -69,7 +69,7 @@ impl Streams {
         }
     }
 
-    /// A request has its own id now.
+    /// Gives a request its own id.
     pub(crate) fn announce(&mut self, stream: StreamId, owner: IdHandle, request: &Request) {
         if let Some(conn) = self.conns.get_mut(&stream) {
             self.timers.clear(&mut conn.deadline, stream);
@@ -80,7 +80,7 @@ impl Streams {
         }
     }
 
-    /// A request waits no more.
+    /// Removes a request from the queue.
     pub(super) fn leave_queue(&mut self, local: SocketAddr, stream: StreamId) {
         let Some(at) = self.queue.iter().position(|&waiting| waiting == stream) else { return };
         self.queue.remove(at);
@@ -93,7 +93,7 @@ impl Streams {
         }
     }
 
-    /// A request waits for a listener with room, if `until` is given not longer.
+    /// Queues a request until a listener has room, but at most until `until` if that is given.
     pub(crate) fn enqueue(&mut self, stream: StreamId, request: Request, until: Option<Time>) {
         let Some(conn) = self.conns.get_mut(&stream) else { return };
         conn.state = State::Queued(request);
@@ -110,12 +110,12 @@ impl Streams {
         }
     }
 
-    /// A listener came, went, or lost a request: those who wait are looked at again.
+    /// Marks queued requests for another check, because a listener was added, was removed, or has fewer requests.
     pub(crate) fn check_queue(&mut self) {
         self.room = true;
     }
 
-    /// Who is to be looked at again.
+    /// Returns the queued requests to check again.
     pub(crate) fn queued_requests(&mut self) -> Vec<(StreamId, Request)> {
         if !core::mem::take(&mut self.room) {
             return Vec::new();
@@ -127,13 +127,13 @@ impl Streams {
         self.queue.iter().filter_map(waiting).collect()
     }
 
-    /// Nobody wants the request.
+    /// Refuses a request that has no listener.
     pub(crate) fn refuse(&mut self, stream: StreamId, sink: &mut impl Sink) {
         self.counters.no_listener += 1;
         self.reset(stream, sink);
     }
 
-    /// The most private data that an answer can have.
+    /// Returns the largest size of an answer's private data.
     pub(crate) fn answer_room(&self, stream: StreamId) -> Option<usize> {
         match &self.conns.get(&stream)?.state {
             State::Requested(asked) => {
@@ -144,11 +144,11 @@ impl Streams {
         }
     }
 
-    /// Accepts a request. Gives what was agreed on if the connection is up, none if the first frame is
+    /// Accepts a request. Returns the negotiated parameters if the connection is established, or none if the first frame is
     /// awaited.
     ///
     /// # Errors
-    /// When there is nothing to accept.
+    /// When there is no request to accept.
     pub(crate) fn accept(
         &mut self,
         now: Time,
@@ -186,7 +186,7 @@ impl Streams {
         sink.stream(StreamWish::Close { stream });
     }
 
-    /// The initiator's first frame, if it is whole.
+    /// Handles the initiator's first frame, if it is complete.
     pub(super) fn take_rtr(
         &mut self,
         stream: StreamId,
@@ -207,7 +207,7 @@ impl Streams {
             return Step::Done(Some(ConnEvent::Failed(-errno::EPROTO)));
         };
         if expected == Rtr::Read {
-            // It asks for nothing, and is answered.
+            // A Read of zero bytes asks for no data, and is answered.
             let asked = frame.contiguous().and_then(|ulpdu| {
                 ReadRequest::parse(ulpdu.get(Header::parse(ulpdu).ok()?.len()..)?).ok()
             });

@@ -1,4 +1,4 @@
-//! The seam to the driver, which has the TCP sockets.
+//! The interface to the driver, which has the TCP sockets.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -12,54 +12,54 @@ use crate::sink::IdHandle;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// What the driver is to do with TCP. Wishes about one stream come in an order that must be kept, and the events
+/// A TCP operation for the driver. It must keep the order of those on one stream, and the events
 /// that a program gets must not overtake them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamWish {
-    /// Nobody listens for this id any more: close its listening sockets.
+    /// Close the listening sockets of this id, which no longer listens.
     Unlisten(IdHandle),
-    /// Open a connection, and tell with
+    /// Open a connection, and report the result by
     /// [`handle_stream_connected`](crate::Manager::handle_stream_connected) or
-    /// [`handle_stream_ended`](crate::Manager::handle_stream_ended) how it went.
+    /// [`handle_stream_ended`](crate::Manager::handle_stream_ended).
     Connect {
-        /// Its number from now on.
+        /// The number of the new stream.
         stream: StreamId,
-        /// From this address; port 0 is any.
+        /// The local address; port 0 is any.
         local: SocketAddr,
-        /// To this one.
+        /// The peer's address.
         remote: SocketAddr,
         /// Type of service.
         tos: u8,
     },
-    /// Send these bytes, behind those that wait.
+    /// Send these bytes after those that wait.
     Send {
-        /// On which.
+        /// The stream.
         stream: StreamId,
         /// At most some hundred bytes.
         bytes: Vec<u8>,
     },
-    /// Send what waits, and end the stream in order.
+    /// Send the waiting bytes, and end the stream in order.
     Close {
-        /// Which; it is forgotten.
+        /// The stream, which is then forgotten.
         stream: StreamId,
     },
     /// Reset the stream.
     Reset {
-        /// Which; it is forgotten.
+        /// The stream, which is then forgotten.
         stream: StreamId,
     },
-    /// Send what waits, then give the socket to the process that has the queue pair. If that is
+    /// Send the waiting bytes, then pass the socket to the process that has the queue pair. If that is
     /// not possible, close it, and call
     /// [`handle_qp_stream_ended`](crate::Manager::handle_qp_stream_ended).
     HandOver {
-        /// Which. It keeps its number, by which its end is told.
+        /// The stream. It keeps its number, by which its end is reported.
         stream: StreamId,
         /// The queue pair.
         qpn: Qpn,
-        /// What was agreed on.
+        /// The negotiated parameters.
         params: StreamParams,
     },
-    /// Have the process that has the queue pair end its stream, in order.
+    /// Make the process that has the queue pair end its stream, in order.
     CloseQp {
         /// The stream's number.
         stream: StreamId,

@@ -14,14 +14,14 @@ use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::cm::{CmMad, Message};
 use rdmux_wire::{Gid, Guid, Mtu, Qpn};
 
-/// What came out of a manager.
+/// The output of a manager.
 #[derive(Default)]
 pub struct Out {
     pub mads: VecDeque<(MadPath, [u8; 256])>,
     pub events: VecDeque<(ChannelId, Event)>,
     pub queries: VecDeque<(IdHandle, RouteQuery)>,
     pub paths: VecDeque<(IdHandle, PathQuery)>,
-    /// Path queries that were taken back.
+    /// Path queries that were cancelled.
     pub cancelled: Vec<(IdHandle, u32)>,
     pub joins: Vec<(IdHandle, JoinQuery)>,
     pub leaves: Vec<(IdHandle, JoinQuery)>,
@@ -60,27 +60,27 @@ pub struct Host {
     pub cm: Manager,
     pub out: Out,
     pub ip: IpAddr,
-    /// Another address of the same device, if it has two.
+    /// A second address of the same device, if it has two.
     pub other_ip: Option<IpAddr>,
 }
 
 impl Host {
-    /// The events that came since the last call.
+    /// Returns the events since the last call.
     pub fn events(&mut self) -> Vec<Event> {
         self.out.events.drain(..).map(|(_, event)| event).collect()
     }
-    /// The kinds of them, and their statuses.
+    /// Returns their kinds and statuses.
     pub fn kinds(&mut self) -> Vec<(EventKind, i32)> {
         self.events().iter().map(|e| (e.kind, e.status)).collect()
     }
-    /// The one event that came, of this kind.
+    /// Returns the only event since the last call, which must be of this kind.
     #[track_caller]
     pub fn event(&mut self, kind: EventKind) -> Event {
         let mut events = self.events();
         assert_eq!(events.iter().map(|e| e.kind).collect::<Vec<_>>(), [kind]);
         events.remove(0)
     }
-    /// The path query that is open.
+    /// Returns the pending path query.
     #[track_caller]
     pub fn path_query(&mut self) -> PathQuery {
         assert_eq!(self.out.paths.len(), 1);
@@ -102,7 +102,7 @@ impl Host {
             self.answer_path(now, id, query.attempt, Ok(query.by_address));
         }
     }
-    /// Nothing is left: ids, connections, deadlines, ports.
+    /// Leak test: asserts that no ids, connections, deadlines or ports are left.
     #[track_caller]
     pub fn assert_empty(&self) {
         let cm = &self.cm;
@@ -111,14 +111,14 @@ impl Host {
     }
 }
 
-/// Whether a message gets through. It may be asked about each but once.
+/// Returns whether a message is delivered. It must be called only once for each.
 pub type Filter = Box<dyn FnMut(&Message) -> bool>;
 
-/// Hosts and what connects them.
+/// Hosts and the network that connects them.
 pub struct Net {
     pub hosts: Vec<Host>,
     pub now: Time,
-    /// Every message that was sent, by name.
+    /// The names of all messages sent.
     pub log: Vec<&'static str>,
     pub filter: Filter,
 }
@@ -134,7 +134,7 @@ pub fn local_address(ip: IpAddr, n: u64) -> LocalAddress {
 }
 
 impl Net {
-    /// Hosts 10.0.0.1, 10.0.0.2 and so on.
+    /// Creates hosts 10.0.0.1, 10.0.0.2 and so on.
     pub fn new(count: u8) -> Self {
         Self::with(count, Config::default())
     }
@@ -143,7 +143,7 @@ impl Net {
         Self::of(count, config, |n| IpAddr::from([10, 0, 0, n]))
     }
 
-    /// Hosts fd00::1, fd00::2 and so on.
+    /// Creates hosts fd00::1, fd00::2 and so on.
     pub fn v6(count: u8) -> Self {
         Self::of(count, Config::default(), |n| {
             IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(n)])
@@ -162,7 +162,7 @@ impl Net {
         Self { hosts: hosts.collect(), now: Time::ZERO, log: Vec::new(), filter }
     }
 
-    /// Hosts that have two addresses each: 10.0.0.N and 10.0.1.N.
+    /// Creates hosts with two addresses each: 10.0.0.N and 10.0.1.N.
     pub fn with_two_addresses(count: u8) -> Self {
         let mut net = Self::new(count);
         for (n, host) in (1..=count).zip(&mut net.hosts) {
@@ -177,7 +177,7 @@ impl Net {
         net
     }
 
-    /// The message that a host has sent, and nothing else; it goes no further.
+    /// Returns the only message that a host has sent, which is not delivered.
     #[track_caller]
     pub fn sent(&mut self, host: usize) -> (MadPath, CmMad) {
         let (path, mad) = self.hosts[host].out.mads.pop_front().expect("it was sent");
@@ -185,13 +185,13 @@ impl Net {
         (path, CmMad::parse(&mad).unwrap())
     }
 
-    /// A message to a host, from the other host that it has to do with.
+    /// Sends a message to a host from its peer.
     pub fn say(&mut self, from: usize, to: usize, tid: u64, message: impl Into<Message>) {
         let path = MadPath::between(self.hosts[from].ip, self.hosts[to].ip);
         self.deliver(&path, &CmMad::new(tid, message.into()).to_bytes());
     }
 
-    /// Answers queries and carries messages until nothing moves.
+    /// Answers queries and carries messages until nothing is in flight.
     pub fn run_until_idle(&mut self) {
         while self.step() {}
     }
@@ -236,7 +236,7 @@ impl Net {
         }
     }
 
-    /// Gives a datagram to the host that it is for.
+    /// Delivers a datagram to its destination host.
     pub fn deliver(&mut self, path: &MadPath, mad: &[u8]) {
         let arrived = path.seen_by_peer();
         let to = path.remote();
@@ -248,7 +248,7 @@ impl Net {
         }
     }
 
-    /// Lets time pass, at least `d`, with everything that happens meanwhile.
+    /// Advances time by at least `d` and handles all that happens meanwhile.
     pub fn pass(&mut self, d: Duration) {
         let end = self.now.after(d);
         loop {
@@ -265,7 +265,7 @@ impl Net {
         self.now = end;
     }
 
-    /// Lets time pass until no deadline is left.
+    /// Advances time until no deadline is left.
     pub fn exhaust(&mut self) {
         while self.hosts.iter().any(|h| h.cm.deadlines() > 0) {
             self.pass(Duration::from_secs(600));
@@ -277,7 +277,7 @@ impl Net {
         SocketAddr::new(self.hosts[host].ip, port)
     }
 
-    /// A listener on port 7174 of a host's own address, for what ids of this type ask for.
+    /// Creates a listener on port 7174 of a host's own address, for requests of ids of this type.
     pub fn listener(&mut self, host: usize, qp_type: QpType) -> IdHandle {
         let addr = self.addr(host, 7174);
         let cm = &mut self.hosts[host].cm;
@@ -288,7 +288,7 @@ impl Net {
         id
     }
 
-    /// An id on `host` with a route to port 7174 of `to`.
+    /// Creates an id on `host` with a route to port 7174 of `to`.
     pub fn routed(&mut self, host: usize, to: usize, qp_type: QpType) -> IdHandle {
         let dst = self.addr(to, 7174);
         let now = self.now;
@@ -303,7 +303,7 @@ impl Net {
         id
     }
 
-    /// A route, and REQ or SIDR_REQ sent.
+    /// Resolves a route and sends REQ or SIDR_REQ.
     pub fn connecting(&mut self, host: usize, to: usize, qp_type: QpType) -> IdHandle {
         let id = self.routed(host, to, qp_type);
         let now = self.now;
@@ -312,7 +312,7 @@ impl Net {
         id
     }
 
-    /// A connection from host 1 to host 0; gives the active and the passive id.
+    /// Connects host 1 to host 0. Returns the active and the passive id.
     pub fn connected(&mut self, qp_type: QpType) -> (IdHandle, IdHandle) {
         let active = self.connecting(1, 0, qp_type);
         self.run_until_idle();
@@ -335,7 +335,7 @@ impl Net {
         h.cm.destroy(now, id, &mut h.out).unwrap()
     }
 
-    /// Destroys all ids, waits, and sees that nothing is left.
+    /// Destroys all ids, waits, and asserts that nothing is leaked.
     #[track_caller]
     pub fn end(mut self) {
         for host in &mut self.hosts {

@@ -1,4 +1,4 @@
-//! The matrix: what each side says, and what holds then.
+//! The negotiation matrix: the flags of each side, and the parameters that result.
 
 use alloc::string::String;
 
@@ -7,7 +7,7 @@ use super::*;
 const V1: Revision = Revision::V1;
 const V2: Revision = Revision::V2;
 
-/// What a peer says in the four bytes of revision 2, by the letters of RFC 6581, and IRD and ORD.
+/// Returns the four bytes of revision 2 from a peer, by the letters of RFC 6581, and IRD and ORD.
 fn enhanced(letters: &str, ird: u16, ord: u16) -> Option<Enhanced> {
     let has = |letter| letters.contains(letter);
     Some(Enhanced {
@@ -52,7 +52,7 @@ fn a_request_says_what_is_wished_and_no_more() {
     assert!(asks.has(Flags::CRC) && asks.has(Flags::MARKERS));
 }
 
-/// As the responder: what the initiator says, what we say then, and with which first frame.
+/// As the responder: the initiator's flags, the reply's flags, and the first frame.
 #[test]
 fn a_responder_does_what_it_is_asked_for() {
     let config = Config::default();
@@ -67,11 +67,11 @@ fn a_responder_does_what_it_is_asked_for() {
         (2, enhanced("AD", 6, 4), Some("AD"), Some(Rtr::Read), (4, 6)),
         (2, enhanced("ABD", 6, 4), Some("AD"), Some(Rtr::Read), (4, 6)),
         (2, enhanced("AB", 6, 4), Some("AB"), Some(Rtr::Send), (4, 6)),
-        // It offers nothing: a Write, as siw.
+        // It offers no first frame: the responder asks for a Write, as siw does.
         (2, enhanced("A", 6, 4), Some("AC"), Some(Rtr::Write), (4, 6)),
         // Without A the other letters mean nothing.
         (2, enhanced("BCD", 6, 4), Some(""), None, (4, 6)),
-        // We have no more outstanding than it serves.
+        // This end has no more outstanding than the peer serves.
         (2, enhanced("AC", 2, 100), Some("AC"), Some(Rtr::Write), (2, 6)),
         (2, enhanced("AC", 0, 0), Some("AC"), Some(Rtr::Write), (0, 6)),
         (2, enhanced("AC", none, 4), Some("AC"), Some(Rtr::Write), (4, 6)),
@@ -103,7 +103,7 @@ fn a_responder_serves_the_read_that_it_asks_for() {
     assert_eq!((reply.enhanced.unwrap().ird, agreed.ird), (1, 1));
 }
 
-/// CRC and markers: what either side says, and what holds, for both roles.
+/// CRC and markers: the flags of either side, and the result, for both roles.
 #[test]
 fn crcs_are_both_ways_if_either_side_wants_them_and_markers_as_the_receiver_wants() {
     use Markers::{Ask, Give, Refuse};
@@ -158,7 +158,7 @@ fn what_is_no_request_is_reset() {
     }
 }
 
-/// As the initiator: what we wished, what the responder says, and what comes of it.
+/// As the initiator: the wishes, the responder's flags, and the result.
 #[test]
 fn an_initiator_takes_what_it_offered() {
     let none = Enhanced::NOT_NEGOTIATED;
@@ -166,25 +166,25 @@ fn an_initiator_takes_what_it_offered() {
     for (wish, revision, says, outcome) in [
         (true, 2, enhanced("AC", 6, 4), ok(Some(Rtr::Write), 4, 6)),
         (true, 2, enhanced("AD", 6, 4), ok(Some(Rtr::Read), 4, 6)),
-        // More than one: the first that suits us.
+        // More than one: the first that suits the initiator.
         (true, 2, enhanced("ACD", 6, 4), ok(Some(Rtr::Write), 4, 6)),
         (true, 2, enhanced("ABCD", 6, 4), ok(Some(Rtr::Write), 4, 6)),
         (true, 2, enhanced("ABD", 6, 4), ok(Some(Rtr::Read), 4, 6)),
-        // What was not offered.
+        // A first frame that was not offered.
         (true, 2, enhanced("AB", 6, 4), Err(BadReply::NoMatchingRtr)),
         (true, 2, enhanced("A", 6, 4), Err(BadReply::NoMatchingRtr)),
-        // It does not do it.
+        // The peer does not support peer-to-peer.
         (true, 2, enhanced("", 6, 4), ok(None, 4, 6)),
         (true, 2, enhanced("CD", 6, 4), ok(None, 4, 6)),
-        // It was not asked.
+        // Peer-to-peer was not requested.
         (false, 2, enhanced("AC", 6, 4), ok(None, 4, 6)),
         (false, 2, enhanced("", 6, 4), ok(None, 4, 6)),
-        // It serves less; it wants less, more than we thought, more than we can.
+        // The peer serves less; it wants less, more than expected, more than the initiator can serve.
         (true, 2, enhanced("AC", 1, 1), ok(Some(Rtr::Write), 1, 6)),
         (true, 2, enhanced("AC", 0, 0), ok(Some(Rtr::Write), 0, 6)),
         (true, 2, enhanced("AC", 6, 16), ok(Some(Rtr::Write), 4, 16)),
         (true, 2, enhanced("AC", 6, 17), Err(BadReply::InsufficientIrd)),
-        // A Read needs somebody who serves it.
+        // A Read needs a responder that serves it.
         (true, 2, enhanced("AD", 0, 4), Err(BadReply::InsufficientIrd)),
         (true, 2, enhanced("AC", none, none), ok(Some(Rtr::Write), 4, 6)),
         (true, 2, enhanced("AC", none, 17), ok(Some(Rtr::Write), 4, 6)),
@@ -209,7 +209,7 @@ fn an_initiator_of_the_older_revision_takes_nothing_newer() {
     let peer = frame(Kind::Request, 1, Flags::default(), None);
     let got = conclude(&Config::default(), V1, &wishes(true), 16, &peer);
     assert_eq!(got, Err(BadReply::Invalid));
-    // A refusal says nothing else that matters.
+    // A refusal has no other fields that matter.
     let peer = frame(Kind::Reply, 2, Flags::REJECT, enhanced("", 0, 17));
     let got = conclude(&Config::default(), V2, &wishes(true), 16, &peer);
     assert_eq!(got, Err(BadReply::Rejected));
