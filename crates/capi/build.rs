@@ -1,7 +1,7 @@
 //! Gives every exported function its version node, from the tables in `exports/`.
 //!
 //! A line is `NODE NAME`, or `NODE NAME = FUNCTION` where the symbol is another name for a function of
-//! ours, given by its name in C or by its path in this crate. That is the name's default version
+//! this crate, given by its name in C or by its path. That is the name's default version
 //! (`NAME@@NODE`), which programs linked today get. A line that begins with `old` is a version for
 //! programs linked long ago (`NAME@NODE`).
 
@@ -48,11 +48,11 @@ fn main() {
     fs::write(&map, version_script()).expect("writing to the build's folder");
     println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
-    // Threads of ours run in it, so a program that closes it does not unload it.
+    // The library runs threads of its own, so it must stay loaded when a program closes it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }
 
-/// The nodes and how they inherit. Which symbol has which node, the symbols say themselves.
+/// Returns the version script: the nodes and how they inherit. The symbols themselves carry their nodes.
 fn version_script() -> String {
     let mut map = String::new();
     for library in LIBRARIES {
@@ -65,7 +65,7 @@ fn version_script() -> String {
     map
 }
 
-/// What the tables add up to.
+/// The contents of all tables.
 #[derive(Default)]
 struct Exports {
     asm: String,
@@ -134,7 +134,7 @@ impl Exports {
         );
     }
 
-    /// The macro call that defines all of them.
+    /// Returns the macro call that defines all symbols.
     fn global_asm(&self) -> String {
         let mut call = format!("core::arch::global_asm!(\n{:?}", self.asm);
         for path in &self.paths {
@@ -144,7 +144,7 @@ impl Exports {
     }
 }
 
-/// The name of the operand that stands for a function in the assembly.
+/// Returns the name of the operand for a function in the assembly.
 fn operand(path: &str) -> String {
     path.replace("::", "_")
 }

@@ -1,7 +1,7 @@
-//! What every exported function goes through: no panic crosses it, and errors leave as C wants them.
+//! The boundary of every exported function: catches panics, and returns errors as C expects them.
 //!
-//! A thread may be cancelled while it is here (pthread_cancel(3)). That unwinds the stack at the next
-//! cancellation point, which Rust's frames cannot bear, so [`guarded`] puts it off. The functions that may
+//! A thread may be cancelled while it is in a function (pthread_cancel(3)). Cancellation unwinds the stack at the next
+//! cancellation point, which Rust frames do not support, so [`guarded`] defers it. The functions that may
 //! wait for ever are cancellation points as in the reference implementation: they are `extern "C-unwind"` and
 //! wait in a frame without destructors.
 
@@ -14,7 +14,7 @@ use rdmux_host::HostError;
 use rdmux_link::cancel::Uncancelled;
 use rdmux_verbs::VerbsError;
 
-/// An error as the C interface tells it.
+/// An error of the C interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
@@ -24,7 +24,7 @@ impl Errno {
     pub(crate) const EIO: Self = Self(libc::EIO);
     pub(crate) const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
 
-    /// The calling thread's errno.
+    /// Returns the calling thread's errno.
     pub(crate) fn last() -> Self {
         // SAFETY: the C library gives each thread an errno of its own that may be read at any time.
         Self(unsafe { *libc::__errno_location() })
@@ -53,16 +53,16 @@ impl From<HostError> for Errno {
 
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
-/// A structure of C, all zero.
+/// Returns a C structure with all bits zero.
 ///
 /// # Safety
-/// Zero is a value of every field.
+/// Zero must be a valid value of every field.
 pub(crate) unsafe fn zeroed<T>() -> T {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe { std::mem::MaybeUninit::zeroed().assume_init() }
 }
 
-/// For functions that return 0 or the error number, as most of libibverbs do.
+/// Calls `f` for a function that returns 0 or the error number, as most of libibverbs do.
 pub(crate) fn code(f: impl FnOnce() -> Result<()>) -> c_int {
     match guarded(f) {
         Ok(()) => 0,
@@ -73,7 +73,7 @@ pub(crate) fn code(f: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
-/// As [`code`], for the data path.
+/// Calls `f` as [`code`] does, for the data path.
 pub(crate) fn hot(f: impl FnOnce() -> Result<()>) -> c_int {
     caught(f).map_or_else(
         |errno| {
@@ -84,7 +84,7 @@ pub(crate) fn hot(f: impl FnOnce() -> Result<()>) -> c_int {
     )
 }
 
-/// For functions that return 0, or -1 with errno set, as those of librdmacm do.
+/// Calls `f` for a function that returns 0, or -1 with errno set, as those of librdmacm do.
 pub(crate) fn status(f: impl FnOnce() -> Result<()>) -> c_int {
     match guarded(f) {
         Ok(()) => 0,
@@ -95,7 +95,7 @@ pub(crate) fn status(f: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
-/// For functions that return a number, or -1 with errno set.
+/// Calls `f` for a function that returns a number, or -1 with errno set.
 pub(crate) fn number(f: impl FnOnce() -> Result<c_int>) -> c_int {
     guarded(f).unwrap_or_else(|errno| {
         errno.set();
@@ -103,7 +103,7 @@ pub(crate) fn number(f: impl FnOnce() -> Result<c_int>) -> c_int {
     })
 }
 
-/// For functions that return a number, or the negative error number, as most of libibumad do. It is in errno, too.
+/// Calls `f` for a function that returns a number, or the negative error number, as most of libibumad do. It sets errno, too.
 pub(crate) fn negative(f: impl FnOnce() -> Result<c_int>) -> c_int {
     guarded(f).unwrap_or_else(|errno| {
         errno.set();
@@ -111,7 +111,7 @@ pub(crate) fn negative(f: impl FnOnce() -> Result<c_int>) -> c_int {
     })
 }
 
-/// For functions that return a pointer, or NULL with errno set.
+/// Calls `f` for a function that returns a pointer, or NULL with errno set.
 pub(crate) fn pointer<T>(f: impl FnOnce() -> Result<*mut T>) -> *mut T {
     match guarded(f) {
         Ok(pointer) => pointer,
@@ -122,16 +122,16 @@ pub(crate) fn pointer<T>(f: impl FnOnce() -> Result<*mut T>) -> *mut T {
     }
 }
 
-/// Turns a panic, which would be a bug of ours, into an error, and puts a cancellation of the thread off.
+/// Converts a panic, which would be a bug of this library, into an error, and defers cancellation of the thread.
 pub(crate) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     let _uncancelled = Uncancelled::new();
     caught(f)
 }
 
-/// As [`guarded`], for the data path: it must not reach a cancellation point.
+/// Converts a panic as [`guarded`] does, for the data path: `f` must not reach a cancellation point.
 pub(crate) fn caught<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic: Box<dyn Any + Send>| {
-        // Dropping what was thrown might panic again.
+        // Dropping the payload might panic again.
         std::mem::forget(panic);
         Err(Errno::EIO)
     })

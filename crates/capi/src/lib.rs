@@ -1,11 +1,11 @@
 //! `libibverbs.so.1`, `librdmacm.so.1` and `libibumad.so.3` as one shared object over the software device.
 //!
-//! In reading order: `abi` (what programs have compiled in), `boundary` (what every exported function
-//! goes through), `verbs` (libibverbs), `cm` (librdmacm), `umad` (libibumad), `own` (what is ours alone), `signals`, `private` and
-//! `unsupported` (what only has to exist). `exports/` says which function has which version node.
+//! In reading order: `abi` (the layouts compiled into programs), `boundary` (the entry of every exported
+//! function), `verbs` (libibverbs), `cm` (librdmacm), `umad` (libibumad), `own` (functions of this library only), `signals`, `private` and
+//! `unsupported` (functions that only have to exist). `exports/` lists the version node of each function.
 //!
-//! Pointers are the caller's: as with the reference implementation, a pointer that is not what the
-//! function wants is undefined behaviour, except where the manual says otherwise.
+//! Pointers are the caller's responsibility: as with the reference implementation, an invalid pointer
+//! is undefined behaviour, except where the manual says otherwise.
 
 mod abi;
 mod boundary;
@@ -19,5 +19,5 @@ mod umad;
 mod unsupported;
 mod verbs;
 
-// Directives and jumps that `build.rs` wrote: they define symbols and execute nothing by themselves.
+// Directives and jumps written by `build.rs`: they define symbols and execute nothing by themselves.
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

@@ -1,16 +1,16 @@
-//! What `<rdmux/rdmux.h>` declares: functions that no other implementation has.
+//! The functions of `<rdmux/rdmux.h>`, which no other implementation has.
 
 use std::ffi::{CStr, c_char, c_uint};
 
-/// This version, with the NUL that C wants.
+/// The version as text, with the NUL that C needs.
 const TEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 
-/// `RDMUX_VERSION` of the library.
+/// The version as a number, `RDMUX_VERSION`.
 const NUMBER: c_uint = part(env!("CARGO_PKG_VERSION_MAJOR")) << 16
     | part(env!("CARGO_PKG_VERSION_MINOR")) << 8
     | part(env!("CARGO_PKG_VERSION_PATCH"));
 
-/// A number of the version.
+/// Converts a part of the version to a number.
 const fn part(digits: &str) -> c_uint {
     match c_uint::from_str_radix(digits, 10) {
         Ok(number) => number,
@@ -18,13 +18,13 @@ const fn part(digits: &str) -> c_uint {
     }
 }
 
-/// The version of the library, comparable with `RDMUX_MAKE_VERSION`.
+/// Returns the version of the library, comparable with `RDMUX_MAKE_VERSION`.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn rdmux_version() -> c_uint {
     NUMBER
 }
 
-/// The version of the library as text.
+/// Returns the version of the library as text.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn rdmux_version_string() -> *const c_char {
     match CStr::from_bytes_with_nul(TEXT.as_bytes()) {
@@ -46,7 +46,7 @@ mod tests {
         };
         let parts = ["MAJOR", "MINOR", "PATCH"].map(|name| defined(name).unwrap());
         assert_eq!(parts.join("."), env!("CARGO_PKG_VERSION"));
-        // SAFETY: the function returns a string that stays.
+        // SAFETY: the function returns a static string.
         let text = unsafe { CStr::from_ptr(rdmux_version_string()) };
         assert_eq!(text.to_str(), Ok(env!("CARGO_PKG_VERSION")));
         let number = parts.iter().fold(0, |n, p| n << 8 | p.parse::<c_uint>().unwrap());

@@ -1,33 +1,33 @@
-//! What is exported so that programs load, and that nothing here can have use for.
+//! Functions that are exported only so that programs load, and that this device does not support.
 //!
-//! The tables in `exports/` name these as targets: `private.txt` for what vendor drivers ask of the
-//! library, `old.txt` for the versions of 2005. Each is right for any arguments, since the C calling
-//! convention leaves their removal to the caller.
+//! The tables in `exports/` name these as targets: `private.txt` for symbols that vendor drivers import from the
+//! library, `old.txt` for the versions of 2005. Each is correct for any arguments, because in the C calling
+//! convention the caller removes them.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use crate::boundary::Errno;
 
-/// EOPNOTSUPP as the result and in errno, where 0 is success and anything else an error number.
+/// Returns EOPNOTSUPP and sets errno, for functions that return 0 or an error number.
 pub(crate) extern "C" fn code() -> c_int {
     Errno::EOPNOTSUPP.set();
     libc::EOPNOTSUPP
 }
 
-/// -1 with EOPNOTSUPP in errno.
+/// Returns -1 with EOPNOTSUPP in errno.
 pub(crate) extern "C" fn status() -> c_int {
     Errno::EOPNOTSUPP.set();
     -1
 }
 
-/// NULL, or a 0 of any width, with EOPNOTSUPP in errno.
+/// Returns NULL, or a 0 of any width, with EOPNOTSUPP in errno.
 pub(crate) extern "C" fn null() -> *mut c_void {
     Errno::EOPNOTSUPP.set();
     ptr::null_mut()
 }
 
-/// Nothing at all, for functions that return nothing.
+/// Does nothing, for functions that return nothing.
 pub(crate) extern "C" fn ignore() {}
 
 #[cfg(test)]

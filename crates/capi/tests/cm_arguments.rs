@@ -1,4 +1,4 @@
-//! Options, and what wrong arguments get.
+//! Options, and the errors of wrong arguments.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "C functions, passed what the test itself made"
@@ -84,7 +84,7 @@ fn what_makes_no_sense_is_refused() {
         (*elsewhere.ptr()).sa_family = 99;
         fails(rdma_bind_addr(id, elsewhere.ptr()), libc::EINVAL);
         fails(rdma_resolve_addr(id, null_mut(), null_mut(), 1000), libc::EINVAL);
-        // All these want more than a new id.
+        // All these need more than a new id.
         fails(rdma_resolve_route(id, 1000), libc::EINVAL);
         fails(rdma_connect(id, &mut conn_param(b"")), libc::EINVAL);
         fails(rdma_accept(id, &mut conn_param(b"")), libc::EINVAL);
@@ -112,7 +112,7 @@ fn depths_beyond_the_device_are_refused() {
         param.private_data_len = 0;
         param.responder_resources = 254;
         fails(rdma_connect(id, &raw mut param), libc::EINVAL);
-        // 255 is as much as possible.
+        // 255 means the maximum.
         param.responder_resources = 255;
         param.initiator_depth = 255;
         ok(rdma_connect(id, &raw mut param));

@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 
 use cm_common::*;
 
-/// A connection with a queue pair at each end: the active id and the passive one.
+/// Creates a connection with a queue pair at each end. Returns the active id and the passive one.
 unsafe fn connected(server: &Channel, client: &Channel) -> (*mut rdma_cm_id, *mut rdma_cm_id) {
     unsafe {
         let (listener, port) = server.listener(RDMA_PS_TCP);
@@ -121,7 +121,7 @@ fn ids_and_events_say_what_the_manual_promises() {
         assert_eq!(established.data().len(), 196);
         established.ack();
         server.expect(RDMA_CM_EVENT_ESTABLISHED).ack();
-        // Without parameters the passive side takes what it was asked for.
+        // Without parameters the passive side accepts the requested values.
         let (mut attr, mut init) = (std::mem::zeroed(), std::mem::zeroed());
         ok(ibv_query_qp((*passive).qp, &raw mut attr, -1, &raw mut init));
         assert_eq!((attr.max_dest_rd_atomic, attr.max_rd_atomic), (3, 2));
@@ -132,7 +132,7 @@ fn ids_and_events_say_what_the_manual_promises() {
     }
 }
 
-/// The program has not answered yet, and hears of it when it does.
+/// A program that has not answered yet learns of the peer's end when it does.
 #[test]
 fn a_request_whose_peer_has_gone_is_told_of_when_it_is_accepted() {
     unsafe {
@@ -146,7 +146,7 @@ fn a_request_whose_peer_has_gone_is_told_of_when_it_is_accepted() {
             let event = server.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
             *request = event.id();
             event.ack();
-            // The first peer's rejection came before the second one's request.
+            // The first peer's rejection arrived before the second one's request.
             assert!(!server.is_readable());
             destroy(active);
         }
@@ -184,7 +184,7 @@ fn a_refused_connection_says_why() {
         assert_eq!(qp_state((*active).qp), IBV_QPS_ERR);
         destroy(active);
 
-        // Nobody listens any more.
+        // There is no listener any more.
         ok(rdma_destroy_id(listener));
         let active = client.resolved(RDMA_PS_TCP, port);
         create_qp(active);
@@ -196,7 +196,7 @@ fn a_refused_connection_says_why() {
     }
 }
 
-/// Takes a queue pair to a state with the attributes that the connection manager gives.
+/// Takes a queue pair to a state with the connection manager's attributes.
 unsafe fn go(id: *mut rdma_cm_id, qp: *mut ibv_qp, state: ibv_qp_state) {
     unsafe {
         let mut attr: ibv_qp_attr = std::mem::zeroed();
@@ -240,7 +240,7 @@ fn programs_may_bring_queue_pairs_of_their_own() {
         assert_eq!(response.conn().qp_num, (*theirs).qp_num);
         response.ack();
         go(active, ours, IBV_QPS_RTR);
-        // It may ask for more than it serves, as a peer that serves more offers.
+        // It may request more than it serves, as from a peer that serves more.
         let mut device: ibv_device_attr = std::mem::zeroed();
         assert_eq!(ibv_query_device((*active).verbs, &raw mut device), 0);
         assert!(device.max_qp_init_rd_atom > device.max_qp_rd_atom);
@@ -284,7 +284,7 @@ fn options_of_vendors_reach_the_peer() {
         ok(rdma_get_remote_ece(request.id(), &raw mut seen));
         assert_eq!((seen.vendor_id, seen.options, seen.comp_mask), (0x1234, 0x5678_9abc, 0));
 
-        // The answer has the asker's vendor and our options.
+        // The answer has the requester's vendor and this end's options.
         let mut ours = ibv_ece { vendor_id: 0x9999, options: 0x42, comp_mask: 0 };
         ok(rdma_set_local_ece(request.id(), &raw mut ours));
         param.qp_num = 0x4322;

@@ -43,7 +43,7 @@ fn a_service_names_its_queue_pair() {
             ok(rdma_destroy_id(id));
         }
 
-        // A service that nobody offers.
+        // A service without a listener.
         ok(rdma_destroy_id(listener));
         let active = client.resolved(RDMA_PS_UDP, port);
         create_qp(active);
@@ -57,7 +57,7 @@ fn a_service_names_its_queue_pair() {
     }
 }
 
-/// A group of this process's own.
+/// Returns a group that only this process uses.
 fn group(n: u8) -> Ipv4Addr {
     let [.., a, b] = std::process::id().to_be_bytes();
     Ipv4Addr::new(239, n, a, b)
@@ -86,7 +86,7 @@ fn a_member_of_a_group_hears_it() {
         fails(rdma_join_multicast(id, null_mut(), CONTEXT), libc::EINVAL);
         ok(rdma_leave_multicast(id, to.ptr()));
         fails(rdma_leave_multicast(id, to.ptr()), libc::EADDRNOTAVAIL);
-        // And again, and out with everything.
+        // Again, and left by destroying the id.
         ok(rdma_join_multicast(id, to.ptr(), CONTEXT));
         channel.expect(RDMA_CM_EVENT_MULTICAST_JOIN).ack();
         ok(rdma_join_multicast(id, other.ptr(), null_mut()));

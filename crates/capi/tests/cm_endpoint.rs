@@ -1,4 +1,4 @@
-//! Endpoints in synchronous mode, and finding addresses for them.
+//! Endpoints in synchronous mode, and lookups of addresses for them.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "C functions, passed what the test itself made"
@@ -11,7 +11,7 @@ use std::ptr::{null, null_mut};
 
 use cm_common::*;
 
-/// What rdma_getaddrinfo finds for this host.
+/// Returns the result of rdma_getaddrinfo for this host.
 unsafe fn info(port: u16, flags: i32, space: rdma_port_space) -> *mut rdma_addrinfo {
     unsafe {
         let mut hints: rdma_addrinfo = std::mem::zeroed();
@@ -25,7 +25,7 @@ unsafe fn info(port: u16, flags: i32, space: rdma_port_space) -> *mut rdma_addri
     }
 }
 
-/// A listening endpoint whose connections get queue pairs, and its port.
+/// Creates a listening endpoint whose connections get queue pairs. Returns its port too.
 unsafe fn listener() -> (*mut rdma_cm_id, u16) {
     unsafe {
         let res = info(0, RAI_PASSIVE | RAI_NUMERICHOST, RDMA_PS_TCP);
@@ -148,7 +148,7 @@ fn names_are_found_as_asked() {
         assert_eq!((*found).ai_src_len, 0);
         rdma_freeaddrinfo(found);
 
-        // A source that the hints have, and IPv6.
+        // A source from the hints, and IPv6.
         let mut hints: rdma_addrinfo = std::mem::zeroed();
         hints.ai_flags = RAI_FAMILY | RAI_NUMERICHOST;
         hints.ai_family = libc::AF_INET6;
@@ -174,7 +174,7 @@ fn names_are_found_as_asked() {
         let bad = rdma_getaddrinfo(c"node17".as_ptr(), null(), &raw const hints, &raw mut res);
         assert_eq!(bad, libc::EAI_NONAME);
 
-        // Of subnet administration, which this host has none of.
+        // Lookups at subnet administration, which this host does not have.
         let mut administration = |node: *const c_char, service: *const c_char, flags, errno| {
             hints.ai_flags = flags;
             fails(rdma_getaddrinfo(node, service, &raw const hints, &raw mut res), errno);
@@ -184,7 +184,7 @@ fn names_are_found_as_asked() {
         administration(c"a".as_ptr(), c"1".as_ptr(), RAI_SA, libc::EOPNOTSUPP);
         administration(null(), c"1".as_ptr(), RAI_SA | RAI_DNS, libc::EOPNOTSUPP);
 
-        // Without names the answer is the question.
+        // Without names the answer repeats the query.
         let mut hints: rdma_addrinfo = std::mem::zeroed();
         let mut dst = Addr::new(ip(), 6);
         (hints.ai_dst_addr, hints.ai_dst_len) = (dst.ptr(), 16);
@@ -211,7 +211,7 @@ fn names_are_found_by_event() {
         rdma_freeaddrinfo(res);
         fails(rdma_query_addrinfo(id, &raw mut res), libc::ENOENT);
 
-        // A failure is an event as well, and then the id may look again.
+        // A failure is an event as well, after which the id may start another lookup.
         let mut hints: rdma_addrinfo = std::mem::zeroed();
         hints.ai_flags = RAI_NUMERICHOST;
         ok(rdma_resolve_addrinfo(id, c"node17".as_ptr(), null(), &raw const hints));
@@ -224,10 +224,10 @@ fn names_are_found_by_event() {
         hints.ai_flags = RAI_SA;
         let service = c"1".as_ptr();
         fails(rdma_resolve_addrinfo(id, node, service, &raw const hints), libc::EOPNOTSUPP);
-        // It is bound to no port of a subnet.
+        // The id is bound to no port of a subnet.
         fails(rdma_resolve_addrinfo(id, null(), service, &raw const hints), libc::EINVAL);
         ok(rdma_resolve_addrinfo(id, node, c"80".as_ptr(), NO_HINTS));
-        // What is found after that is thrown away.
+        // A result found after that is discarded.
         ok(rdma_destroy_id(id));
     }
 }

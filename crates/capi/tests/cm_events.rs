@@ -75,12 +75,12 @@ fn an_id_stays_until_its_events_are_acknowledged() {
             ok(rdma_destroy_id(gone.get()));
             assert!(seen.load(Ordering::SeqCst), "destroyed under an event");
         });
-        // The id is still there for the thread that holds the event.
+        // The id still exists for the thread that holds the event.
         assert_eq!((*event.id()).channel, channel.0);
         acknowledged.store(true, Ordering::SeqCst);
         event.ack();
         destroyer.join().unwrap();
-        // Events that nobody read went with the id.
+        // Unread events were discarded with the id.
         let id = channel.id(RDMA_PS_TCP);
         write(id, 1);
         ok(rdma_destroy_id(id));
@@ -170,7 +170,7 @@ fn a_thread_that_waits_for_an_event_can_be_cancelled() {
         let mut result = null_mut();
         ok(libc::pthread_join(thread, &raw mut result));
         assert_eq!(result as isize, -1, "PTHREAD_CANCELED");
-        // The channel is none the worse.
+        // The channel still works.
         let id = channel.id(RDMA_PS_TCP);
         write(id, 3);
         channel.expect_status(3);

@@ -1,4 +1,4 @@
-//! A child of fork(2) starts anew, and leaves what is its parent's alone.
+//! A child of fork(2) starts with no state, and does not affect its parent's.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "C functions, passed what the test itself made"
@@ -33,7 +33,7 @@ fn a_child_has_ids_of_its_own_and_none_of_its_parents() {
                 assert_eq!(status, 0, "the child failed");
             }
         }
-        // Nothing that the child did was done to this.
+        // The child's calls had no effect on this id.
         fails(rdma_listen(listener, 1), libc::EINVAL);
         ok(rdma_destroy_id(listener));
         channel.destroy();

@@ -33,7 +33,7 @@ unsafe extern "C" {
 
 const AF_IB: u16 = 27;
 
-/// A group of this process's own.
+/// Returns a group that only this process uses.
 fn group(n: u8) -> Ipv4Addr {
     let [.., a, b] = std::process::id().to_be_bytes();
     Ipv4Addr::new(239, n, a, b)
@@ -63,7 +63,7 @@ unsafe fn drop_group(id: *mut rdma_cm_id, group: Ipv4Addr) -> c_int {
     unsafe { set(id, RDMA_PROTO_IP, IP_DROP_MEMBERSHIP, &mreq(group)) }
 }
 
-/// A datagram id with a queue pair.
+/// Creates a datagram id with a queue pair.
 unsafe fn bound(channel: &Channel) -> *mut rdma_cm_id {
     let id = channel.id(RDMA_PS_UDP);
     unsafe {
@@ -95,7 +95,7 @@ unsafe fn end(id: *mut rdma_cm_id) {
     }
 }
 
-/// A request with 16 inline bytes, and nothing that says where to.
+/// Returns a request with 16 inline bytes, without a destination.
 fn request(bytes: &mut [u8; 16], sge: &mut ibv_sge) -> ibv_send_wr {
     let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
     *sge = ibv_sge { addr: bytes.as_mut_ptr() as u64, length: 16, lkey: 0 };
@@ -113,7 +113,7 @@ fn gid(group: Ipv4Addr) -> ibv_gid {
     ibv_gid { raw: group.to_ipv6_mapped().octets() }
 }
 
-/// An address of AF_IB.
+/// Returns an address of AF_IB.
 fn by_gid(gid: ibv_gid, pkey: u16) -> sockaddr_ib {
     let mut ib: sockaddr_ib = unsafe { std::mem::zeroed() };
     (ib.sib_family, ib.sib_pkey, ib.sib_addr) = (AF_IB, pkey.to_be(), unsafe { gid.raw });
@@ -147,7 +147,7 @@ fn a_datagram_by_address_reaches_members_of_the_group() {
         assert_eq!(done.src_qp, (*(*from).qp).qp_num);
         assert_eq!(buffer.bytes[40..56], [9; 16]);
 
-        // By its GID, too, and the same queue pair has unicast datagrams.
+        // By its GID, too, and the same queue pair receives unicast datagrams.
         buffer.post_recv((*to).qp);
         let mut name = by_gid(gid(group(91)), 0);
         ok(rdma_sendto(from, &raw mut wr, (&raw mut name).cast()));
@@ -165,7 +165,7 @@ fn a_datagram_by_address_reaches_members_of_the_group() {
         assert_eq!(poll((*to).recv_cq).byte_len, 56);
         ok(ibv_destroy_ah(ah));
 
-        // Of who has left nothing is heard: a second group shows that it would have come.
+        // Nothing is received from a group that was left: a datagram to a second group arrives, so the first would have.
         joined(&channel, to, group(92));
         ok(drop_group(to, group(91)));
         buffer.post_recv((*to).qp);
@@ -216,7 +216,7 @@ fn what_cannot_be_sent_has_an_errno_each() {
         (wr.next, wr.opcode) = (null_mut(), IBV_WR_RDMA_READ);
         fails(rdma_sendto(id, &raw mut wr, known.ptr()), libc::EINVAL);
 
-        // A queue that is stopped fills up.
+        // The queue of a stopped queue pair fills up.
         assert_eq!(poll((*id).send_cq).status, IBV_WC_SUCCESS);
         go((*id).qp, IBV_QPS_SQD);
         let mut posted = 0;
@@ -244,7 +244,7 @@ fn an_id_that_migrates_takes_no_event_of_a_group_that_it_has_left_with_it() {
     unsafe {
         let (from, to) = (Channel::new(), Channel::new());
         let (other, id) = (from.id(RDMA_PS_TCP), bound(&from));
-        // What comes first hides what is behind it.
+        // The first event hides those behind it.
         ok(rdma_write_cm_event(other, RDMA_CM_EVENT_USER, 0, 0));
         ok(add(id, &mreq(group(97))));
         ok(add(id, &mreq(group(98))));
@@ -303,7 +303,7 @@ fn memberships_are_told_apart_by_their_size() {
         fails(rdma_set_option(id, ip_level, 35, null_mut(), 8), libc::EINVAL);
         fails(set(id, RDMA_PROTO_IP, 37, &mreq(group(95))), libc::ENOSYS);
         fails(set(id, RDMA_PROTO_IB, 37, &mreq(group(95))), libc::ENOSYS);
-        // Nothing was joined.
+        // No group was joined.
         fails(drop_group(id, group(95)), libc::EADDRNOTAVAIL);
         end(id);
 
@@ -382,7 +382,7 @@ fn a_record_joins_a_group_as_it_says() {
         ok(set(id, RDMA_PROTO_IB, IB_DROP_MEMBERSHIP, &wish(|_| {})));
         fails(rdma_sendto(id, &raw mut wr, (&raw mut name).cast()), libc::EADDRNOTAVAIL);
 
-        // Who only sends.
+        // A send-only member.
         ok(add(&wish(|m| m.rec.join_state = 8)));
         channel.expect(RDMA_CM_EVENT_MULTICAST_JOIN).ack();
         ok(set(id, RDMA_PROTO_IB, IB_DROP_MEMBERSHIP, &wish(|_| {})));
@@ -426,7 +426,7 @@ fn a_group_may_be_named_by_its_gid_in_every_call() {
             (&raw mut name).cast(),
         ));
         ok(rdma_leave_multicast(id, (&raw mut name).cast()));
-        // What is no group, of another partition, or assigned by nobody.
+        // Addresses that are no group, of another partition, or need an assigned GID.
         for mut wrong in [
             by_gid(gid(ip()), 0),
             by_gid(gid(group(100)), 0x8001),
@@ -500,7 +500,7 @@ fn a_group_is_joined_also_where_the_program_attaches_the_queue_pair_itself() {
         buffer.post_recv((*id).qp);
         ok(send(id, &mut Addr::new(group(104), 0)));
         assert_eq!(poll((*id).recv_cq).byte_len, 56);
-        // It is attached once, so the first detach ends it.
+        // The queue pair is attached once, so the first detach ends it.
         ok(drop_group(id, group(104)));
         assert_eq!(ibv_detach_mcast((*id).qp, &raw const mgid, 0), libc::EINVAL);
         joined(&channel, id, group(104));
@@ -530,7 +530,7 @@ fn a_group_that_is_left_while_its_event_is_taken_is_not_heard() {
                 }
             }
         });
-        // Why nothing of this kind can be sent: ENOTCONN until the group is joined.
+        // Returns the error of sending: ENOTCONN until the group is joined.
         let why = || {
             let (mut bytes, mut sge) = ([0; 16], std::mem::zeroed());
             let mut wr = request(&mut bytes, &mut sge);
@@ -542,7 +542,7 @@ fn a_group_that_is_left_while_its_event_is_taken_is_not_heard() {
         for n in 0..2000 {
             ok(add(id, &mreq(group(105))));
             while libc::poll(&raw mut ready, 1, 0) == 0 && why() == libc::ENOTCONN {}
-            // The other thread is about to take the event, or a little further each time.
+            // The other thread is about to take the event, each time at a later point of that.
             for _ in 0..n {
                 std::hint::spin_loop();
             }

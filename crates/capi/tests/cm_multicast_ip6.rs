@@ -1,7 +1,7 @@
 //! Datagrams to a group of IPv6 (<rdmux/multicast.h>), over RoCE at an IPv6 address.
 //!
-//! Needs the privilege to make a network namespace, and `ip` of iproute2: loopback interfaces have no multicast of IPv6. Without, the
-//! test says that it was skipped.
+//! Needs the privilege to create a network namespace, and `ip` of iproute2, because loopback interfaces have no IPv6 multicast. Without
+//! them the test reports that it was skipped.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "C functions, passed what the test itself made"
@@ -47,7 +47,7 @@ fn new_network() -> Result<(), String> {
     Ok(())
 }
 
-/// A datagram id at the IPv6 address, with a queue pair.
+/// Creates a datagram id at the IPv6 address, with a queue pair.
 unsafe fn bound(channel: &Channel) -> *mut rdma_cm_id {
     let id = channel.id(RDMA_PS_UDP);
     unsafe {
@@ -69,7 +69,7 @@ unsafe fn joined(channel: &Channel, id: *mut rdma_cm_id, group: Ipv6Addr) {
     channel.expect(RDMA_CM_EVENT_MULTICAST_JOIN).ack();
 }
 
-/// Sends 16 bytes to a group, and says whether it can; what the call has filled in.
+/// Sends 16 bytes to a group. Returns the result, and the fields that the call has filled in.
 unsafe fn send(id: *mut rdma_cm_id, byte: u8, group: Ipv6Addr) -> (c_int, ibv_send_wr_ud) {
     let mut bytes = [byte; 16];
     unsafe {
@@ -92,7 +92,7 @@ unsafe fn a_datagram_reaches_members() {
         joined(&channel, from, GROUP);
         joined(&channel, from, OTHER);
 
-        // Of the group that only the sender has joined nothing is heard.
+        // Nothing is received from the group that only the sender has joined.
         ok(send(from, 1, OTHER).0);
         let (sent, ud) = send(from, 2, GROUP);
         ok(sent);

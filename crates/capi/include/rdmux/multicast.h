@@ -2,7 +2,7 @@
  *
  * Multicast groups as options of connection manager ids, and datagrams to a
  * group by its address: the interface that was proposed for librdmacm in 2006,
- * beside rdma_join_multicast(3).
+ * in addition to rdma_join_multicast(3).
  *
  *	rdma_create_id(channel, &id, context, RDMA_PS_UDP);
  *	rdma_bind_addr(id, local);
@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-/* Levels of rdma_set_option(3), beside RDMA_OPTION_ID (0) and RDMA_OPTION_IB
+/* Levels of rdma_set_option(3), in addition to RDMA_OPTION_ID (0) and RDMA_OPTION_IB
  * (1), and of rdma_get_option. */
 #define RDMA_PROTO_IP 0x7269
 #define RDMA_PROTO_IB 0x7262
@@ -49,7 +49,7 @@ extern "C" {
  *	struct ip_mreqn		12 bytes
  *	struct ipv6_mreq	20 bytes
  *
- * which are told apart by optlen. Groups are joined on the address that the id
+ * which optlen tells apart. Groups are joined on the address that the id
  * is bound to: the interface is 0 (INADDR_ANY), or that address or its
  * interface.
  *
@@ -57,7 +57,7 @@ extern "C" {
  * service level, flow label, traffic class; with RDMA_PS_IPOIB also Q_Key,
  * rate, MTU and hop limit), and the GID that IP over InfiniBand gives it, with
  * the signatures 0x4001 and 0x6001 for RDMA_PS_UDP, and 0x401B and 0x601B for
- * RDMA_PS_IPOIB. On RoCE the address is the GID, and the network hears of it
+ * RDMA_PS_IPOIB. On RoCE the address is the GID, and the host joins the group
  * by IGMP or MLD.
  */
 
@@ -66,25 +66,25 @@ extern "C" {
  *
  * IB_ADD_MEMBERSHIP and IB_DROP_MEMBERSHIP, with a struct ib_mreq, join and
  * leave a group by an MCMemberRecord (InfiniBand specification 15.2.5.17). The
- * record and its component mask reach subnet administration as they are.
+ * record and its component mask are sent to subnet administration unchanged.
  *
  * A GID of zero, or one without its bit in the mask, asks for a group with a
- * GID that administration assigns; rdma_get_option tells which. To leave, only
+ * GID that administration assigns; rdma_get_option returns it. To leave, only
  * the GID counts; zero names a group that has none yet.
  *
- * join_state says what kind of member: 1 full, 2 non, 4 send-only non, 8
+ * join_state is the kind of member: 1 full, 2 non, 4 send-only non, 8
  * send-only full, or several of them. The queue pair is attached for the first
  * two.
  *
- * On RoCE nobody administers groups. The record's GID is an IPv6 group or an
+ * RoCE has no subnet administration. The record's GID is an IPv6 group or an
  * IPv4 group as ::ffff:a.b.c.d; Q_Key, service level, flow label, traffic class
- * and hop limit are as the record says; what cannot be is EINVAL.
+ * and hop limit are taken from the record; an impossible value is EINVAL.
  */
 #define IB_ADD_MEMBERSHIP 35
 #define IB_DROP_MEMBERSHIP 36
 
 /* A member of a group, or a group. Fields of more than one byte are in network
- * order, but for proxy_join. */
+ * order, except proxy_join. */
 struct ib_sa_mcmember_rec {
 	union ibv_gid	mgid;
 	union ibv_gid	port_gid;
@@ -148,24 +148,24 @@ struct ib_mreq {
  * |                              | -EADDRNOTAVAIL | the broadcast group is    |
  * |                              |           | not known                      |
  *
- * A group that was joined can be lost: MULTICAST_ERROR with -ENETRESET, when
- * the port went down, got another LID, or its subnet manager asks to register
- * again. Then, and after a failure, it may be joined again as it is, or left.
+ * A joined group can be lost: MULTICAST_ERROR with -ENETRESET, when the port
+ * went down, got another LID, or its subnet manager asks for reregistration.
+ * Then, and after a failure, it may be joined again without leaving, or left.
  *
- * The events' param.ud tells what an address handle needs; its private_data is
- * NULL. With an id in synchronous mode the call returns when the event is
- * there. Leaving waits until the events of the group are acknowledged, as
- * rdma_destroy_id(3) does for all of them. Groups that were joined in either
- * way may be left in either.
+ * The events' param.ud contains what an address handle needs; its private_data
+ * is NULL. With an id in synchronous mode the call returns after the event.
+ * Leaving waits until the events of the group are acknowledged, as
+ * rdma_destroy_id(3) does for all of them. A group that was joined in one way
+ * may be left in the other.
  *
  * -1 with errno:
  *
- * EINVAL		optlen is of no structure; the address is no group; a
- *			field of the record cannot be; the id is not of UD, not
+ * EINVAL		optlen fits no structure; the address is no group; a
+ *			field of the record is invalid; the id is not of UD, not
  *			bound to a device's address, or has the group already
  * ENODEV		the interface is not that of the id's address
  * EADDRNOTAVAIL	leaving: the id has not joined this group
- * EOPNOTSUPP		the id's device is of iWARP, which has no multicast
+ * EOPNOTSUPP		the id's device is an iWARP device, which has no multicast
  * ENOMEM		the id has 4,096 groups
  * ENOSYS		no such option
  */
@@ -177,7 +177,7 @@ struct rdmux_ip_group {
 	struct ib_sa_mcmember_rec	rec;	/* out */
 };
 
-/* Tells of a group of the id: its MCMemberRecord, as the network has it. The
+/* Returns the MCMemberRecord of a group of the id, as the network gave it. The
  * option is that by which it is joined (IP_ADD_MEMBERSHIP, IB_ADD_MEMBERSHIP),
  * the value one of
  *
@@ -188,28 +188,28 @@ struct rdmux_ip_group {
  *
  * -1 with errno: EINVAL for another optlen, EADDRNOTAVAIL for a group that the
  * id has not joined, ENOTUNIQ if it has several and the value names none,
- * ENOTCONN until the network has answered; after MULTICAST_ERROR the errno that
- * this has told; ENOSYS for another option. */
+ * ENOTCONN until the network has answered; after MULTICAST_ERROR that event's
+ * errno; ENOSYS for another option. */
 int rdma_get_option(struct rdma_cm_id *id, int level, int optname, void *optval, size_t optlen);
 
 /* Posts a message on the id's queue pair to a group that the id has joined,
  * named by its IP address or, with AF_IB, by its GID. send_wr is as for
- * ibv_post_send(3), but for the address handle, remote_qpn and remote_qkey in
- * wr.ud, which are filled in. The handle is the id's, for as long as the id is
- * a member and has its queue pair; queue pairs are destroyed with
+ * ibv_post_send(3), except that the address handle, remote_qpn and remote_qkey
+ * in wr.ud are filled in. The handle belongs to the id, for as long as the id
+ * is a member and has its queue pair. Queue pairs must be destroyed with
  * rdma_destroy_qp(3), and before their protection domain.
  *
- * It takes no lock and makes no system call but those of ibv_post_send(3).
+ * It takes no lock and makes no system call except those of ibv_post_send(3).
  *
- * -1 with errno, and then nothing is sent:
+ * Returns -1 with errno, and sends nothing:
  *
  * EADDRNOTAVAIL	the id has not joined this group, or has left it
- * ENOTCONN		the event that tells of the join was not read yet
+ * ENOTCONN		the event that reports the join was not read yet
  * EINVAL, ETIMEDOUT, ENETDOWN, ENETRESET, ...
- *			the group did not come or was lost, as an event told
+ *			the join failed or the group was lost, as an event reported
  * EAFNOSUPPORT		a family that the id's groups do not have
  * EINVAL		NULL; send_wr->next is set; the id has no queue pair of
- *			UD; and what ibv_post_send(3) says of send_wr
+ *			UD; and the errors of ibv_post_send(3) for send_wr
  * ENOMEM		the send queue is full
  */
 int rdma_sendto(struct rdma_cm_id *id, struct ibv_send_wr *send_wr, struct sockaddr *to);

@@ -1,4 +1,4 @@
-//! Types of <rdma/rdma_cma.h>, as programs have them compiled in.
+//! Types of <rdma/rdma_cma.h>, whose layout is compiled into programs.
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// The family of InfiniBand's own addresses (<infiniband/ib.h>).
 pub const AF_IB: c_int = 27;
-/// InfiniBand's own address (`struct sockaddr_ib`, <infiniband/ib.h>). What has more than one byte is in network order, but for the
+/// InfiniBand's own address (`struct sockaddr_ib`, <infiniband/ib.h>). Fields of more than one byte are in network order, except the
 /// family and the scope.
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -210,7 +210,7 @@ pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_uint = 3;
 pub const RDMA_OPTION_IB_PATH: c_uint = 1;
 /// Of <rdmux/cm.h>.
 pub const RDMUX_RAI_NATIVE: c_int = 0x2000_0000;
-/// Of <rdmux/multicast.h>, as what follows.
+/// Of <rdmux/multicast.h>, as are the next ones.
 pub const RDMA_PROTO_IP: c_uint = 0x7269;
 pub const RDMA_PROTO_IB: c_uint = 0x7262;
 /// Of <netinet/in.h>.
@@ -219,7 +219,7 @@ pub const IP_ADD_MEMBERSHIP: c_uint = 35;
 pub const IP_DROP_MEMBERSHIP: c_uint = 36;
 pub const IB_ADD_MEMBERSHIP: c_uint = 35;
 pub const IB_DROP_MEMBERSHIP: c_uint = 36;
-/// What has more than one byte is in network order, but for `proxy_join`.
+/// Fields of more than one byte are in network order, except `proxy_join`.
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ib_sa_mcmember_rec {

@@ -1,8 +1,8 @@
-//! Holds the types of `abi` against the tables of what the public headers say.
+//! Compares the types of `abi` with the tables made from the public headers.
 
 use std::ops::Range;
 
-/// What differs, one line each.
+/// The differences found, one line each.
 #[derive(Default)]
 struct Differences(Vec<String>);
 
@@ -14,7 +14,7 @@ impl Differences {
         }
     }
 
-    /// Looks at a field without touching it: `_field` is only there for its type.
+    /// Compares a field without accessing it: `_field` only provides its type.
     fn field<T, F>(
         &mut self,
         name: &str,
@@ -28,7 +28,7 @@ impl Differences {
         }
     }
 
-    /// Fails if these find any.
+    /// Panics if these comparisons find a difference.
     fn none(comparisons: &[fn(&mut Self)]) {
         let mut found = Self::default();
         comparisons.iter().for_each(|compare| compare(&mut found));
@@ -60,7 +60,7 @@ macro_rules! layouts {
         $d.field(
             concat!(stringify!($name), ".", stringify!($($c)+)),
             std::mem::offset_of!($name, $($path)+),
-            // SAFETY: never called; it would only compute an address inside of what it is given.
+            // SAFETY: never called; it would only compute an address inside the given object.
             |value: *const $name| unsafe { &raw const (*value).$($path)+ },
             $range,
         )
@@ -78,7 +78,7 @@ macro_rules! values {
     };
 }
 
-/// Those of libibverbs and librdmacm.
+/// The types of libibverbs and librdmacm.
 mod verbs_and_cma {
     use super::super::cma::*;
     use super::super::rdmux_cm::*;
@@ -93,7 +93,7 @@ mod verbs_and_cma {
     }
 }
 
-/// Those of libibumad.
+/// The types of libibumad.
 mod umad {
     use super::super::umad::*;
     use super::Differences;
@@ -106,7 +106,7 @@ mod umad {
     }
 }
 
-/// Those of the datagrams that programs give libibumad.
+/// The datagrams that programs pass to libibumad.
 mod mad {
     use std::mem::transmute;
 
@@ -126,7 +126,7 @@ mod mad {
         Differences::none(&[layouts, values]);
     }
 
-    /// The n-th byte is n, but for the base version and the class.
+    /// Returns bytes of which the n-th is n, except the base version and the class.
     fn counted<const N: usize>(class: u8) -> [u8; N] {
         let mut bytes = std::array::from_fn(|i| u8::try_from(i).unwrap_or(0));
         bytes[..2].copy_from_slice(&[1, class]);
@@ -136,7 +136,7 @@ mod mad {
     #[test]
     fn smp_of_a_program_is_read_field_by_field() {
         let bytes = counted::<256>(0x81);
-        // SAFETY: every byte is a value of the structure.
+        // SAFETY: every bit pattern is a valid value of the structure.
         let program = unsafe { transmute::<[u8; 256], umad_smp>(bytes) };
         let smp = Smp::parse(&bytes).unwrap();
         assert_eq!((smp.hop_pointer(), smp.hop_count()), (program.hop_ptr, program.hop_cnt));
@@ -157,7 +157,7 @@ mod mad {
     #[test]
     fn sa_packet_of_a_program_is_read_field_by_field() {
         let bytes = counted::<256>(3);
-        // SAFETY: every byte is a value of the structure.
+        // SAFETY: every bit pattern is a valid value of the structure.
         let program = unsafe { transmute::<[u8; 256], umad_sa_packet>(bytes) };
         let header = MadHeader::parse(&bytes).unwrap();
         assert_eq!(header.status, u16::from_be(program.mad_hdr.status));
@@ -179,7 +179,7 @@ mod mad {
     #[test]
     fn mcmember_record_of_a_program_is_read_field_by_field() {
         let bytes = counted::<56>(0);
-        // SAFETY: every byte is a value of the structure.
+        // SAFETY: every bit pattern is a valid value of the structure.
         let program = unsafe { transmute::<[u8; 56], umad_sa_mcmember_record>(bytes) };
         let record = McMemberRecord::from_bytes(&bytes);
         assert_eq!((record.mgid.0, record.port_gid.0), (program.mgid, program.portgid));

@@ -1,6 +1,6 @@
-//! What <infiniband/umad_sm.h>, <infiniband/umad_sa.h>, <infiniband/umad_sa_mcm.h> and <infiniband/umad_cm.h> say of
-//! datagrams. Programs fill them in by these structures, `rdmux_wire` reads them: the values are its own, so the table
-//! of the headers is compared with what it reads. Fields whose C type begins with `__be` are in network order.
+//! The datagrams of <infiniband/umad_sm.h>, <infiniband/umad_sa.h>, <infiniband/umad_sa_mcm.h> and <infiniband/umad_cm.h>.
+//! Programs fill them in by these structures, and `rdmux_wire` parses them. The values here are `rdmux_wire`'s, so the test that compares
+//! them with the headers checks its parser. Fields whose C type begins with `__be` are in network order.
 
 use rdmux_wire::cm;
 use rdmux_wire::mad::{Method, status};
@@ -24,7 +24,7 @@ pub const UMAD_SM_ATTR_SM_INFO: u16 = sm::SmInfo::ATTR_ID;
 pub const UMAD_SM_ATTR_VENDOR_DIAG: u16 = sm::VendorDiag::ATTR_ID;
 pub const UMAD_SM_ATTR_LED_INFO: u16 = sm::LedInfo::ATTR_ID;
 pub const UMAD_SM_ATTR_MLNX_EXT_PORT_INFO: u16 = sm::MlnxExtPortInfo::ATTR_ID;
-// Numbers of traps are no constants there: a test compares them.
+// The headers have no constants for trap numbers: a test compares these.
 pub const UMAD_SM_GID_IN_SERVICE_TRAP: u16 = 64;
 pub const UMAD_SM_GID_OUT_OF_SERVICE_TRAP: u16 = 65;
 pub const UMAD_SM_MGID_CREATED_TRAP: u16 = 66;
@@ -50,7 +50,7 @@ pub const UMAD_SA_METHOD_DELETE_RESP: u8 = Method::DELETE_RESP.0;
 pub const UMAD_SA_METHOD_GET_MULTI: u8 = Method::GET_MULTI.0;
 pub const UMAD_SA_METHOD_GET_MULTI_RESP: u8 = Method::GET_MULTI_RESP.0;
 pub const UMAD_SA_METHOD_GET_TRACE_TABLE: u8 = Method::GET_TRACE_TABLE.0;
-// Of the class: the upper byte of the status.
+// Status values of the class are in the upper byte of the status.
 pub const UMAD_SA_STATUS_SUCCESS: u16 = status::OK >> 8;
 pub const UMAD_SA_STATUS_NO_RESOURCES: u16 = status::SA_NO_RESOURCES >> 8;
 pub const UMAD_SA_STATUS_REQ_INVALID: u16 = status::SA_REQUEST_INVALID >> 8;

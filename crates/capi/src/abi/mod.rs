@@ -1,4 +1,4 @@
-//! The C ABI: layouts and constants that programs have compiled in. `cargo xtask test` compares
+//! The C ABI: layouts and constants that are compiled into programs. `cargo xtask test` compares
 //! them with the distribution's headers.
 #![allow(
     non_camel_case_types,

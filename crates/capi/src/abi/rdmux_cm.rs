@@ -98,7 +98,7 @@ pub struct rdmux_cm_message {
     pub private_data: [u8; 224],
 }
 
-/// Where a peer is to ask instead.
+/// The address to which a peer should send its request instead.
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct rdmux_cm_redirect {

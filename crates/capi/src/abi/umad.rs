@@ -1,4 +1,4 @@
-//! Types of <infiniband/umad.h> and <infiniband/umad_types.h>, as programs have them compiled in. Fields whose C type
+//! Types of <infiniband/umad.h> and <infiniband/umad_types.h>, whose layout is compiled into programs. Fields whose C type
 //! begins with `__be` are in network order.
 
 use std::ffi::{c_char, c_int, c_uint};

@@ -1,4 +1,4 @@
-//! Types of <infiniband/verbs.h> and <infiniband/sa.h>, as programs have them compiled in.
+//! Types of <infiniband/verbs.h> and <infiniband/sa.h>, whose layout is compiled into programs.
 
 // Tests include this file by its path.
 #[path = "verbs/device.rs"]

@@ -13,24 +13,24 @@ use crate::abi::cma::*;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result};
 
-/// "Exactly", of a selector in a path record (IBTA 15.2.5.16).
+/// The selector "exactly" of a path record (IBTA 15.2.5.16).
 const EXACTLY: u8 = 2;
-/// 100 Gbit/s, as RoCE's port says (`IBV_RATE_100_GBPS`).
+/// 100 Gbit/s, as RoCE ports report (`IBV_RATE_100_GBPS`).
 const RATE: u8 = 16;
 
-/// Shows the id's own address.
+/// Stores the id's own address for the program.
 pub(super) fn show_source(id: &Id, addr: Addr) {
-    // SAFETY: the id lives; programs read addresses only when a call or an event has told them.
+    // SAFETY: the id lives; programs read addresses only after a call or an event has reported them.
     unsafe { (*id.public()).route.addr.src.src_storage = storage(addr) };
 }
 
-/// Shows the address that the program asked for.
+/// Stores the address that the program asked for.
 pub(super) fn show_destination(id: &Id, addr: Addr) {
     // SAFETY: as above.
     unsafe { (*id.public()).route.addr.dst.dst_storage = storage(addr) };
 }
 
-/// Shows both addresses, as socket addresses and as GIDs.
+/// Stores both addresses, as socket addresses and as GIDs.
 pub(super) fn show_route(id: &Id, route: &Route) {
     show_source(id, route.src);
     show_destination(id, route.dst);
@@ -47,10 +47,10 @@ fn show_gids(id: &Id, sgid: Gid, dgid: Gid, pkey: Pkey) {
     unsafe { (*id.public()).route.addr.addr.ibaddr = ibaddr };
 }
 
-/// Shows what a bound id knows: its own address, and its device and port unless that is a wildcard.
+/// Stores the address of a bound id, and its device and port unless the address is a wildcard.
 ///
 /// # Errors
-/// When no protection domain can be had.
+/// When no protection domain can be allocated.
 pub(super) fn show_bound(id: &Id, addr: Addr, at: Option<&LocalAddress>) -> Result<()> {
     show_source(id, addr);
     let Some(at) = at else { return Ok(()) };
@@ -58,10 +58,10 @@ pub(super) fn show_bound(id: &Id, addr: Addr, at: Option<&LocalAddress>) -> Resu
     bind_device(id, at.device, at.port_num)
 }
 
-/// Gives the id its device, which the service calls by this number, with the default protection domain.
+/// Gives the id its device, which has this number in the service, with the default protection domain.
 ///
 /// # Errors
-/// When no protection domain can be had; ENODEV for a device that this process does not see.
+/// When no protection domain can be allocated; ENODEV for a device that this process does not see.
 pub(super) fn bind_device(id: &Id, device: u32, port_num: u8) -> Result<()> {
     if id.verbs().is_null() {
         let device = id.process.device(device).ok_or(Errno(libc::ENODEV))?;
@@ -75,7 +75,7 @@ pub(super) fn bind_device(id: &Id, device: u32, port_num: u8) -> Result<()> {
     Ok(())
 }
 
-/// Shows the path, as the subnet administration of an InfiniBand fabric would tell it.
+/// Stores the path, in the form of a record from an InfiniBand subnet administration.
 pub(super) fn show_path(id: &Id, route: &Route) {
     let record = ibv_sa_path_rec {
         dgid: ibv_gid { raw: route.av.dgid.0 },
@@ -111,40 +111,40 @@ pub(super) fn show_path(id: &Id, route: &Route) {
     }
 }
 
-/// The id's own address, once it has one.
+/// Returns the id's own address, once it has one.
 pub(super) fn source(id: &Id) -> Option<Addr> {
-    // SAFETY: the id lives, and what it shows is as large as any address.
+    // SAFETY: the id lives, and its address field is large enough for any address.
     unsafe { read(&raw const (*id.public()).route.addr.src.src_addr) }.ok()
 }
 
-/// Its family; 0 for none.
+/// Returns the family of the id's own address; 0 for none.
 pub(super) fn source_family(id: &Id) -> c_int {
     // SAFETY: as above.
     c_int::from(unsafe { (*id.public()).route.addr.src.src_addr.sa_family })
 }
 
-/// The port of an address, in network order; 0 for what has none.
+/// Returns the port of an address, in network order; 0 for an address without one.
 fn port(addr: &sockaddr_storage) -> u16 {
-    // SAFETY: it is as large as any address.
+    // SAFETY: the storage is large enough for any address.
     unsafe { read(ptr::from_ref(addr).cast()) }.map_or(0, |addr| addr.port().to_be())
 }
 
-/// The id's own port, in network order (rdma_get_src_port(3)).
+/// Returns the id's own port, in network order (rdma_get_src_port(3)).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe { port(&(*id).route.addr.src.src_storage) }
 }
 
-/// The peer's port, in network order (rdma_get_dst_port(3)).
+/// Returns the peer's port, in network order (rdma_get_dst_port(3)).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe { port(&(*id).route.addr.dst.dst_storage) }
 }

@@ -1,4 +1,4 @@
-//! Names and services: rdma_getaddrinfo(3). What is found is found by [`rdmux_host::resolver`]; here is how C asks for it.
+//! Names and services: the C interface of rdma_getaddrinfo(3). [`rdmux_host::resolver`] does the lookup.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -18,7 +18,7 @@ use crate::verbs::attr;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
     Errno(Errno),
-    /// And the error number that says about the same.
+    /// That, and the error number with about the same meaning.
     Lookup(c_int, Errno),
 }
 
@@ -44,9 +44,9 @@ impl From<ResolveError> for Failure {
     }
 }
 
-/// Finds what [`rdma_create_ep`](super::endpoint::rdma_create_ep) takes: addresses, port space and queue pair type for a
-/// node and a service (rdma_getaddrinfo(3)), and with RDMUX_RAI_NATIVE of <rdmux/cm.h> or in RDMA_PS_IB the address of
-/// InfiniBand's own with its path. ACM is asked first (`RDMA_CM_USE_IB_ACM`): a path that it knows comes also with an IP address.
+/// Looks up the input of [`rdma_create_ep`](super::endpoint::rdma_create_ep): addresses, port space and queue pair type for a
+/// node and a service (rdma_getaddrinfo(3)). With RDMUX_RAI_NATIVE of <rdmux/cm.h> or in RDMA_PS_IB it also returns InfiniBand's
+/// own address with its path. It asks ACM first (`RDMA_CM_USE_IB_ACM`); a path that ACM knows is returned also with an IP address.
 /// Fails with -1 and errno, or with an EAI code of getaddrinfo(3).
 ///
 /// # Safety
@@ -60,9 +60,9 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
 ) -> c_int {
     let mut code = 0;
     let found = status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let res = unsafe { res.as_mut() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let asked = unsafe { Asked::read(node, service, hints.as_ref()) };
         match asked.and_then(|asked| asked.look_up(Process::current()?)) {
             Ok(found) => {
@@ -79,15 +79,15 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     if found == 0 { code } else { found }
 }
 
-/// A question, with nothing of the program's memory in it.
+/// A query, independent of the program's memory.
 pub(super) struct Asked {
     node: Option<String>,
     service: Option<String>,
-    /// None if there were none, which getaddrinfo(3) takes for some.
+    /// None without hints, for which getaddrinfo(3) has defaults.
     hints: Option<Hints>,
     flags: c_int,
     family: c_int,
-    /// As the program has them: numbers that we do not know come back as they are.
+    /// The program's value: an unknown number is returned unchanged.
     qp_type: c_int,
     port_space: c_int,
     src: Vec<u8>,
@@ -96,7 +96,7 @@ pub(super) struct Asked {
 
 impl Asked {
     /// # Errors
-    /// EINVAL if there is no question, EOPNOTSUPP for one that subnet administration cannot answer, EAI_NONAME for what is no text.
+    /// EINVAL for an empty query, EOPNOTSUPP for one that subnet administration cannot answer, EAI_NONAME for an invalid string.
     ///
     /// # Safety
     /// `node` and `service` are NULL or strings; the hints' addresses are as long as they say.
@@ -108,10 +108,10 @@ impl Asked {
         if node.is_null() && service.is_null() && hints.is_none() {
             return Err(Errno::EINVAL.into());
         }
-        // SAFETY: zero is NULL, or nothing, in every field.
+        // SAFETY: zero is NULL, or no value, in every field.
         let nothing: rdma_addrinfo = unsafe { crate::boundary::zeroed() };
         let asked = hints.unwrap_or(&nothing);
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (node, service, src, dst) = unsafe {
             let src = bytes(asked.ai_src_addr, asked.ai_src_len)?;
             let dst = bytes(asked.ai_dst_addr, asked.ai_dst_len)?;
@@ -148,13 +148,13 @@ impl Asked {
         })
     }
 
-    /// The services that subnet administration is asked for (`RAI_SA`), if it is.
+    /// Returns the services to look up at subnet administration (`RAI_SA`), if any.
     pub(super) fn at_administration(&self) -> Option<ServiceKey> {
         let service = self.service.as_deref()?;
         (self.flags & RAI_SA != 0).then(|| ServiceKey::parse(service))
     }
 
-    /// Looks for it.
+    /// Looks up the answers.
     pub(super) fn look_up(&self, process: &Process) -> std::result::Result<Found, Failure> {
         let resolver = Resolver::new(process.client()?.clone(), process.only_kind());
         if let Some(service) = self.at_administration() {
@@ -186,7 +186,7 @@ impl Asked {
         self.port_space == RDMA_PS_IB.cast_signed()
     }
 
-    /// Of ports of subnets the first whose administration knows the service.
+    /// Returns the services of the first subnet, in port order, whose administration knows the service.
     fn services(
         &self,
         process: &Process,
@@ -204,7 +204,7 @@ impl Asked {
         Err(Errno(libc::ENOENT).into())
     }
 
-    /// Without a name the answer is what was asked, with the path that ACM knows.
+    /// Returns the query's own values, with the path that ACM knows: there is no name to look up.
     fn repeated(&self, resolver: &Resolver) -> Result<Found> {
         let hints = self.hints.unwrap_or_default();
         let dst = address::of_bytes(&self.dst).filter(|_| !hints.passive && !hints.no_route);
@@ -224,7 +224,7 @@ impl Asked {
         Ok(found)
     }
 
-    /// What an answer takes from the question.
+    /// Copies the fields that an answer takes from the query.
     fn complete(&self, info: &mut rdma_addrinfo) -> Result<()> {
         let known = self.hints.is_some_and(|hints| hints.port_space.is_some());
         if self.port_space != 0 && !known {
@@ -251,7 +251,7 @@ fn family(asked: &rdma_addrinfo) -> Option<Family> {
     }
 }
 
-/// A string of the program's; what is no UTF-8 is no name.
+/// Returns a string of the program. One that is not UTF-8 is no name.
 ///
 /// # Safety
 /// It is NULL or a string.
@@ -259,13 +259,13 @@ unsafe fn text(string: *const c_char) -> std::result::Result<Option<String>, Fai
     if string.is_null() {
         return Ok(None);
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let text = unsafe { CStr::from_ptr(string) }.to_str();
     let no_name = |_| Failure::Lookup(libc::EAI_NONAME, Errno(libc::ENOENT));
     text.map(|text| Some(text.to_owned())).map_err(no_name)
 }
 
-/// An address of the program's, as bytes.
+/// Returns an address of the program, as bytes.
 ///
 /// # Errors
 /// EINVAL for NULL with a length.
@@ -279,19 +279,19 @@ unsafe fn bytes(addr: *const sockaddr, len: socklen_t) -> Result<Vec<u8>> {
     if addr.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let bytes = unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), len as usize) };
     Ok(bytes.to_vec())
 }
 
-/// Frees what [`rdma_getaddrinfo`] found, and all that follows it (rdma_freeaddrinfo(3)).
+/// Frees a list from [`rdma_getaddrinfo`], with all that follows (rdma_freeaddrinfo(3)).
 ///
 /// # Safety
 /// `res` is NULL or such a list, once.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     let _: Result<()> = guarded(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { found::free(res) };
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! Addresses and paths together: what takes the place of resolving (<rdmux/cm.h>).
+//! Addresses and paths from the program, in place of resolving them (<rdmux/cm.h>).
 
 use std::ffi::c_int;
 
@@ -13,7 +13,7 @@ use crate::abi::cma::rdma_cm_id;
 use crate::abi::verbs::ibv_path_data;
 use crate::boundary::{Errno, Result, status};
 
-/// Takes a source, a destination and the paths between them: nothing is resolved, and nobody asked. ROUTE_RESOLVED follows.
+/// Sets a source, a destination and the paths between them without resolving or querying anything. ROUTE_RESOLVED follows.
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call; the addresses are NULL or addresses, and `paths` is NULL or has `count`
@@ -26,7 +26,7 @@ pub(crate) unsafe extern "C" fn rdmux_resolve_along(
     paths: *const ibv_path_data,
     count: usize,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     status(|| unsafe { resolve_along(Id::get(id)?, src, dst, paths, count) })
 }
 
@@ -40,7 +40,7 @@ unsafe fn resolve_along(
     count: usize,
 ) -> Result<()> {
     let len = count.checked_mul(size_of::<ibv_path_data>()).ok_or(Errno::EINVAL)?;
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let (src, dst, records) = unsafe {
         let src = if src.is_null() { None } else { Some(address::read(src)?) };
         (src, address::read(dst)?, path_data(paths.cast(), len)?)

@@ -1,4 +1,4 @@
-//! Queue pair attributes: what the connection manager knows, as libibverbs wants it.
+//! Queue pair attributes from the connection manager, in libibverbs' form.
 
 use std::ffi::c_int;
 
@@ -12,10 +12,10 @@ use crate::abi::verbs::ibv_qp_attr;
 use crate::boundary::{Errno, Result, status};
 use crate::verbs::attr;
 
-/// The attributes that take the queue pair of an id to `state`, and their mask.
+/// Returns the attributes that take the queue pair of an id to `state`, and their mask.
 ///
 /// # Errors
-/// EINVAL when the id has no device yet, nothing is agreed on for this state, or it is none on the way up.
+/// EINVAL when the id has no device yet, nothing was negotiated for this state, or it is not INIT, RTR or RTS.
 pub(super) fn attr_for(id: &Id, state: QpState) -> Result<(QpAttr, AttrMask)> {
     if id.verbs().is_null() || !matches!(state, QpState::Init | QpState::Rtr | QpState::Rts) {
         return Err(Errno::EINVAL);
@@ -29,8 +29,8 @@ pub(super) fn attr_for(id: &Id, state: QpState) -> Result<(QpAttr, AttrMask)> {
     Ok(known.qp_attr(state))
 }
 
-/// What holds when nobody was asked yet: peers may do nothing, and datagrams have the key of all. With iWARP peers may do
-/// everything, for there is no later moment to allow it: the stream brings the peer.
+/// Returns the attributes before negotiation: peers have no access, and datagrams have the well-known key. With iWARP peers have
+/// full access, because there is no later moment to grant it: the peer can send as soon as the stream arrives.
 fn before_anything(id: &Id) -> Result<Negotiated> {
     let device = id.device().ok_or(Errno::EINVAL)?;
     let served = if device.has_streams() { device.max_responder_resources } else { 0 };
@@ -56,7 +56,7 @@ fn before_anything(id: &Id) -> Result<Negotiated> {
     })
 }
 
-/// For queue pairs that the program brings itself: the attributes that take one to `qp_attr->qp_state`, and their mask
+/// Returns the attributes that take a queue pair of the program's own to `qp_attr->qp_state`, and their mask
 /// (rdma_init_qp_attr(3)).
 ///
 /// # Safety
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, to, mask) = unsafe { (Id::get(id)?, to.as_mut(), mask.as_mut()) };
         let (Some(to), Some(mask)) = (to, mask) else { return Err(Errno::EINVAL) };
         let state = attr::state(to.qp_state)?;

@@ -1,8 +1,8 @@
 //! Event channels.
 //!
-//! Programs destroy a channel while a thread of theirs waits for its events, or is about to: rping does so at its end. With
-//! the reference implementation that thread sleeps in the kernel, and never comes back. So it is here, whatever the thread
-//! is doing: the socket is closed once nobody takes an event from it, and the memory is kept for a while.
+//! Programs destroy a channel while one of their threads waits for its events, or is about to: rping does so at its end. With
+//! the reference implementation that thread sleeps in the kernel for ever. This library does the same, whatever the thread
+//! is doing: it closes the socket once no thread takes an event from it, and keeps the memory for a while.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -22,25 +22,25 @@ use crate::boundary::{Errno, Result, guarded, pointer};
 pub(super) struct Channel {
     public: UnsafeCell<rdma_event_channel>,
     process: &'static Process,
-    /// Whether the program destroyed it; for a thread of its that waits all the same.
+    /// Whether the program destroyed it; read by a thread that still waits.
     destroyed: Arc<AtomicBool>,
-    /// How often ids or groups of it have gone: events of them may still be in it.
+    /// How many of its ids or groups were destroyed: it may still have events of them.
     losses: AtomicU64,
-    /// How many of these times it has none of since.
+    /// How many of these losses it has been purged for.
     cleaned: AtomicU64,
-    /// None when it is destroyed.
+    /// The source of events. None when the channel is destroyed.
     source: Mutex<Option<Arc<EventChannel>>>,
 }
 
-/// Channels that were destroyed, the oldest first.
+/// Destroyed channels, oldest first.
 static DESTROYED: Mutex<VecDeque<Destroyed>> = Mutex::new(VecDeque::new());
-/// So many are kept, some hundred bytes each. A thread that comes later still has no memory to look at.
+/// How many of them are kept, some hundred bytes each. A thread that accesses a channel even later accesses freed memory.
 const KEPT: usize = 256;
 
-/// What came from [`Channel::into_ptr`], and is not freed.
+/// A pointer from [`Channel::into_ptr`] that is not freed.
 struct Destroyed(*mut Channel);
 
-// SAFETY: any thread may free it, and all that is in it may be used by any.
+// SAFETY: any thread may free it, and any thread may use its contents.
 unsafe impl Send for Destroyed {}
 
 impl Channel {
@@ -58,28 +58,28 @@ impl Channel {
         }))
     }
 
-    /// Gives the channel to the program.
+    /// Passes the channel to the program.
     pub(super) fn into_ptr(self: Box<Self>) -> *mut rdma_event_channel {
         Box::into_raw(self).cast()
     }
 
-    /// The channel behind a pointer.
+    /// Returns the channel behind a pointer.
     ///
     /// # Errors
     /// EINVAL for NULL, ENODEV for one inherited over a fork.
     ///
     /// # Safety
-    /// The pointer is NULL or a channel's that is not destroyed, or has not been for long while the reference is used.
+    /// The pointer is NULL or a channel's that is not destroyed, or was destroyed only recently while the reference is used.
     pub(super) unsafe fn get<'a>(ptr: *mut rdma_event_channel) -> Result<&'a Self> {
         // SAFETY: not NULL, then a channel's, whose address is that of its first field.
         let channel = unsafe { ptr.cast::<Self>().as_ref() }.ok_or(Errno::EINVAL)?;
         channel.process.client().map(|_| channel)
     }
 
-    /// Closes a channel; the service then destroys the ids that are still on it. One that is destroyed stays so.
+    /// Closes a channel. The service then destroys the ids that are still on it. Does nothing if it is destroyed already.
     ///
     /// # Safety
-    /// The pointer is NULL or a channel's that is not destroyed, or only by a thread that is faster.
+    /// The pointer is NULL or a channel's that is not destroyed, except by a concurrent call.
     pub(super) unsafe fn destroy(ptr: *mut rdma_event_channel) {
         let ptr = ptr.cast::<Self>();
         // SAFETY: not NULL, then a channel's, whose memory is kept for longer than this takes.
@@ -92,12 +92,12 @@ impl Channel {
         if destroyed.len() > KEPT
             && let Some(Destroyed(oldest)) = destroyed.pop_front()
         {
-            // SAFETY: it came from `into_ptr`, and was put there once, by who took its source.
+            // SAFETY: it came from `into_ptr`, and only the call that took its source put it there.
             drop(unsafe { Box::from_raw(oldest) });
         }
     }
 
-    /// Where its events come from.
+    /// Returns the source of its events.
     ///
     /// # Errors
     /// EBADF when it is destroyed.
@@ -105,38 +105,38 @@ impl Channel {
         self.source.lock().clone().ok_or(Errno(libc::EBADF))
     }
 
-    /// Whether it was destroyed, for who waits for its events.
+    /// Returns the flag that it was destroyed, for threads that wait for its events.
     pub(super) fn destroyed(&self) -> Arc<AtomicBool> {
         self.destroyed.clone()
     }
 
-    /// Whether it may have events of ids or groups that are gone.
+    /// Returns whether it may have events of ids or groups that are destroyed.
     pub(super) fn has_lost_ids(&self) -> bool {
         self.cleaned.load(Ordering::SeqCst) < self.losses.load(Ordering::SeqCst)
     }
 
-    /// Notes that it may have.
+    /// Records such a loss.
     pub(super) fn note_loss(&self) {
         self.losses.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often that was noted.
+    /// Returns how many losses were recorded.
     pub(super) fn losses(&self) -> u64 {
         self.losses.load(Ordering::SeqCst)
     }
 
-    /// Notes that it was seen without any after so many losses.
+    /// Records that it had no stale events after so many losses.
     pub(super) fn note_cleaned(&self, losses: u64) {
         self.cleaned.fetch_max(losses, Ordering::SeqCst);
     }
 
-    /// Whose ids it tells of.
+    /// Returns the process that its ids belong to.
     pub(super) fn process(&self) -> &'static Process {
         self.process
     }
 }
 
-/// A new event channel (rdma_create_event_channel(3)).
+/// Creates an event channel (rdma_create_event_channel(3)).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     pointer(|| Channel::open(Process::current()?).map(Channel::into_ptr))
@@ -145,11 +145,11 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 /// Closes an event channel (rdma_destroy_event_channel(3)).
 ///
 /// # Safety
-/// `channel` is NULL or a channel of this library that nobody uses any more.
+/// `channel` is NULL or a channel of this library that is no longer used.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     let _ = guarded(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { Channel::destroy(channel) };
         Ok(())
     });

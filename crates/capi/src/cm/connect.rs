@@ -14,27 +14,27 @@ use crate::abi::cma::*;
 use crate::abi::verbs::{IBV_EVENT_COMM_EST, IBV_EVENT_PATH_MIG, ibv_event_type, ibv_qp};
 use crate::boundary::{Errno, Result, status};
 
-/// Private data of a program that fit into REQ and REP (IBTA 12.6.5, 12.6.8; annex A11.2.1).
+/// The program's private data in REQ and REP (IBTA 12.6.5, 12.6.8; annex A11.2.1).
 const REQ_DATA: usize = 56;
 const REP_DATA: usize = 196;
-/// Retries of a connection whose program does not say.
+/// Retries of a connection whose program gives none.
 const RETRIES: u8 = 7;
-/// REJ's reason for what a program refuses, and for options of ECE that it does not support (IBTA table 108).
+/// REJ's reason for a refusal by the program, and for options of ECE that it does not support (IBTA table 108).
 const CONSUMER: u16 = 28;
 const VENDOR_OPTION_NOT_SUPPORTED: u16 = 35;
 
-/// Connects; or, with UD, asks for the peer's queue pair (rdma_connect(3)). ESTABLISHED follows, or REJECTED,
+/// Connects; or, with UD, looks up the peer's queue pair (rdma_connect(3)). ESTABLISHED follows, or REJECTED,
 /// UNREACHABLE, CONNECT_ERROR; CONNECT_RESPONSE if the id has no queue pair of its own.
 ///
 /// # Safety
-/// `id` is an id of this library that outlives the call; `param` is NULL or parameters with as many private data as they say.
+/// `id` is an id of this library that outlives the call; `param` is NULL or parameters whose private data have the given length.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_connect(
     id: *mut rdma_cm_id,
     param: *mut rdma_conn_param,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, asked) = unsafe { (Id::get(id)?, param.as_ref()) };
         check(id, asked)?;
         let wanted = depths(asked, most(id), most(id));
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
             state.depths = wanted;
             state.local_ece
         };
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let param = unsafe { conn_param(id, asked, wanted, local) };
         let client = id.process.client()?;
         let plain = is_plain(id, &param, REQ_DATA);
@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
 }
 
 /// Accepts a connection request (rdma_accept(3)). ESTABLISHED follows, but not with UD. A queue pair of the id's own is in
-/// RTS before the peer hears of it.
+/// RTS before the peer gets the answer.
 ///
 /// # Safety
 /// As [`rdma_connect`].
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
     param: *mut rdma_conn_param,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, asked) = unsafe { (Id::get(id)?, param.as_ref()) };
         check(id, asked)?;
         if asked.is_none() && id.qp().is_null() {
@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
         if !id.is_ud() {
             qp::bring_up(id, Some(wanted))?;
         }
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let param = unsafe { conn_param(id, asked, wanted, ece) };
         let client = id.process.client()?;
         let plain = is_plain(id, &param, REP_DATA);
@@ -112,7 +112,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
     })
 }
 
-/// Whether a connection can be made with these parameters.
+/// Checks that a connection can be made with these parameters.
 fn check(id: &Id, param: Option<&rdma_conn_param>) -> Result<()> {
     if id.verbs().is_null() {
         return Err(Errno::EINVAL);
@@ -121,7 +121,7 @@ fn check(id: &Id, param: Option<&rdma_conn_param>) -> Result<()> {
         return Ok(());
     }
     let Some(param) = param else {
-        // Then everything follows from the queue pair.
+        // Without parameters everything follows from the queue pair.
         return if id.qp().is_null() { Err(Errno::EINVAL) } else { Ok(()) };
     };
     let most = most(id);
@@ -134,7 +134,7 @@ fn check(id: &Id, param: Option<&rdma_conn_param>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the service has nothing against these parameters.
+/// Returns whether the service is sure to accept these parameters.
 fn is_plain(id: &Id, param: &ConnParam, private_data: usize) -> bool {
     let most = most(id);
     !id.is_ud()
@@ -144,7 +144,7 @@ fn is_plain(id: &Id, param: &ConnParam, private_data: usize) -> bool {
         && param.initiator_depth <= most.initiator_depth
 }
 
-/// What the device can do.
+/// Returns the device's limits.
 fn most(id: &Id) -> Depths {
     id.device().map_or_else(Depths::default, |device| Depths {
         responder_resources: device.max_responder_resources,
@@ -152,7 +152,7 @@ fn most(id: &Id) -> Depths {
     })
 }
 
-/// The depths that the program wants; where it leaves that open `default`, but no more than `most`.
+/// Returns the depths that the program wants, or `default` where it leaves them open, limited to `most`.
 fn depths(param: Option<&rdma_conn_param>, default: Depths, most: Depths) -> Depths {
     let pick = |asked: Option<u8>, special: u32, default: u8, most: u8| match asked {
         Some(asked) if u32::from(asked) != special => asked,
@@ -174,10 +174,10 @@ fn depths(param: Option<&rdma_conn_param>, default: Depths, most: Depths) -> Dep
     }
 }
 
-/// What the service is told. The id's own queue pair counts more than what the program says.
+/// Returns the parameters for the service. The id's own queue pair overrides the program's values.
 ///
 /// # Safety
-/// The parameters have as many private data as they say; the id's queue pair lives.
+/// The private data have the given length; the id's queue pair lives.
 unsafe fn conn_param(
     id: &Id,
     param: Option<&rdma_conn_param>,
@@ -186,11 +186,11 @@ unsafe fn conn_param(
 ) -> ConnParam {
     let mut private_data = id.lock().connect_data.clone();
     if let Some(param) = param {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         private_data
             .extend_from_slice(unsafe { bytes(param.private_data, param.private_data_len) });
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let (qp_num, srq) = match unsafe { id.qp().as_ref() } {
         Some(ibv_qp { qp_num, srq, .. }) => (*qp_num, !srq.is_null()),
         None => param.map_or((0, false), |p| (p.qp_num, p.srq != 0)),
@@ -210,7 +210,7 @@ unsafe fn conn_param(
     }
 }
 
-/// Private data.
+/// Returns private data as a slice.
 ///
 /// # Safety
 /// `data` is NULL or that many bytes, which live as long as the result.
@@ -218,11 +218,11 @@ unsafe fn bytes<'a>(data: *const c_void, len: u8) -> &'a [u8] {
     if data.is_null() {
         return &[];
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe { std::slice::from_raw_parts(data.cast(), len.into()) }
 }
 
-/// Refuses a connection request; the peer sees REJECTED with these bytes (rdma_reject(3)).
+/// Refuses a connection request; the peer gets REJECTED with these bytes (rdma_reject(3)).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call; `private_data` is NULL or that many bytes.
@@ -232,11 +232,11 @@ pub(crate) unsafe extern "C" fn rdma_reject(
     private_data: *const c_void,
     private_data_len: u8,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     status(|| unsafe { reject(id, CONSUMER, bytes(private_data, private_data_len)) })
 }
 
-/// As [`rdma_reject`], because of the peer's options of enhanced connection establishment (rdma_reject_ece(3)).
+/// Refuses as [`rdma_reject`] does, because of the peer's options of enhanced connection establishment (rdma_reject_ece(3)).
 ///
 /// # Safety
 /// As [`rdma_reject`].
@@ -246,7 +246,7 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
     private_data: *const c_void,
     private_data_len: u8,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     status(|| unsafe {
         reject(id, VENDOR_OPTION_NOT_SUPPORTED, bytes(private_data, private_data_len))
     })
@@ -255,20 +255,20 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
 /// # Safety
 /// `id` is an id of this library that outlives the call.
 unsafe fn reject(id: *mut rdma_cm_id, reason: u16, private_data: &[u8]) -> Result<()> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let id = unsafe { Id::get(id)? };
     id.is_at(Phase::Other);
     Ok(id.process.client()?.reject(id.handle, reason, private_data)?)
 }
 
-/// After CONNECT_RESPONSE, once the program has brought its own queue pair to RTS: tells the peer (rdma_establish(3)).
+/// Establishes a connection after CONNECT_RESPONSE, once the program has brought its own queue pair to RTS (rdma_establish(3)).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let id = unsafe { Id::get(id)? };
         if !id.qp().is_null() {
             return Err(Errno::EINVAL);
@@ -277,15 +277,15 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// Ends a connection, or agrees to its end; an own queue pair goes to the error state (rdma_disconnect(3)).
-/// DISCONNECTED follows, unless the connection is not up yet. With iWARP the queue pair sends first what was posted before.
+/// Ends a connection, or answers the peer's disconnect; moves the id's own queue pair to the error state (rdma_disconnect(3)).
+/// DISCONNECTED follows, unless the connection is not established yet. With iWARP the queue pair first sends what was posted before.
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let id = unsafe { Id::get(id)? };
         if id.verbs().is_null() {
             return Err(Errno::EINVAL);
@@ -297,7 +297,7 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         if !id.has_streams() && id.goes(Phase::Connected, Phase::Connected) {
             client.disconnect_soon(id.handle)?;
         } else if let Err(error) = client.disconnect(id.handle) {
-            // There is nothing to send before the connection is up, which on Linux is no error.
+            // Before the connection is established there is nothing to send, which on Linux is no error.
             return if !id.has_streams() && has_connection(id) {
                 Ok(())
             } else {
@@ -308,22 +308,22 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// Whether an id connects, was asked to, or did.
+/// Returns whether an id connects, has a request, or did so before.
 fn has_connection(id: &Id) -> bool {
     let info = id.process.client().and_then(|client| Ok(client.query_id(id.handle)?));
     info.is_ok_and(|info| matches!(info.state, IdState::Connect | IdState::Disconnect))
 }
 
-/// An event of the queue pair that the connection manager should know: with IBV_EVENT_COMM_EST the connection is established
-/// though the peer's last message was lost, with IBV_EVENT_PATH_MIG its messages go by the path that it has migrated to
-/// (rdma_notify(3)).
+/// Reports an event of the queue pair to the connection manager (rdma_notify(3)). IBV_EVENT_COMM_EST establishes the connection
+/// though the peer's last message was lost. IBV_EVENT_PATH_MIG moves the connection manager's messages to the path that the queue
+/// pair has migrated to.
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let id = unsafe { Id::get(id)? };
         match event {
             IBV_EVENT_COMM_EST => Ok(id.process.client()?.notify(id.handle)?),

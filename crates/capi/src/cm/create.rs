@@ -1,4 +1,4 @@
-//! Ids: made, moved to another channel, and ended.
+//! Creation, migration and destruction of ids.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ use crate::abi::verbs::{IBV_QPT_RC, IBV_QPT_UD, ibv_qp_type};
 use crate::boundary::{Errno, Result, status};
 use crate::verbs::attr;
 
-/// A new id, on `channel`, or in synchronous mode on one of its own if that is NULL.
+/// Creates an id on `channel`, or, if that is NULL, in synchronous mode on a channel of its own.
 ///
 /// # Safety
 /// `channel` is NULL or a channel of this library that outlives the id.
@@ -31,7 +31,7 @@ pub(super) unsafe fn create(
     let own = if channel.is_null() { Some(Channel::open(Process::current()?)?) } else { None };
     let on = match &own {
         Some(own) => own,
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         None => unsafe { Channel::get(channel)? },
     };
     let process = on.process();
@@ -45,7 +45,7 @@ pub(super) unsafe fn create(
     ))
 }
 
-/// A new id (rdma_create_id(3)). With a `channel` of NULL its calls complete before they return.
+/// Creates an id (rdma_create_id(3)). With a `channel` of NULL its calls complete before they return.
 ///
 /// # Safety
 /// `channel` is NULL or a channel of this library that outlives the id; `id` is NULL or may be written.
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     status(|| {
         let datagrams = matches!(ps, RDMA_PS_UDP | RDMA_PS_IPOIB);
         let qp_type = if datagrams { IBV_QPT_UD } else { IBV_QPT_RC };
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe {
             let id = id.as_mut().ok_or(Errno::EINVAL)?;
             *id = create(channel, context, ps, qp_type)?.into_ptr();
@@ -68,14 +68,14 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// Ends an id, in whatever state, once the events that the program holds of it are acknowledged: waits for that
-/// (rdma_destroy_id(3)). Its queue pair is the program's to destroy before.
+/// Destroys an id in any state, after the program has acknowledged its events: waits for that
+/// (rdma_destroy_id(3)). The program must destroy its queue pair before.
 ///
 /// # Safety
-/// `id` is NULL or an id of this library that nobody uses any more, but for acknowledging its events.
+/// `id` is NULL or an id of this library that is no longer used, except for acknowledging its events.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     status(|| unsafe { destroy(id) })
 }
 
@@ -85,10 +85,10 @@ pub(super) unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
     // SAFETY: not NULL, then an id's.
     let id = unsafe { NonNull::new(ptr.cast::<Id>()).ok_or(Errno::EINVAL)?.as_ref() };
     let Ok(client) = id.process.client() else {
-        // The parent's. Its locks may have been held when this process was forked.
+        // The id is the parent's. Its locks may have been held when this process was forked.
         return Ok(());
     };
-    // Others may wait for its port, and events that come later would tell of an id that is gone.
+    // Others may wait for its port, and later events would refer to an id that no longer exists.
     let waits = {
         let state = id.lock();
         let expects_events = state.phase.expects_events() && !state.is_over;
@@ -104,7 +104,7 @@ pub(super) unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
     forget_events(id);
     set_event(id, None);
     id.wait_acknowledged(|state| state.unacknowledged > 0);
-    // SAFETY: it came from `into_ptr`; events no longer find it, and all that were delivered are back.
+    // SAFETY: it came from `into_ptr`; events no longer find it, and all that were delivered are acknowledged.
     let id = unsafe { Box::from_raw(ptr.cast::<Id>()) };
     if id.lock().synchronous {
         // SAFETY: the channel was opened for this id.
@@ -113,8 +113,8 @@ pub(super) unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
     Ok(())
 }
 
-/// Moves an id, with the events that nobody has read, to another channel, or with NULL to synchronous mode
-/// (rdma_migrate_id(3)). Waits until the events that the program holds are acknowledged.
+/// Moves an id, with its unread events, to another channel, or with NULL to synchronous mode
+/// (rdma_migrate_id(3)). Waits until the program has acknowledged the events that it holds.
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call; `channel` is NULL or a channel that outlives the id.
@@ -124,9 +124,9 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
     channel: *mut rdma_event_channel,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let id = unsafe { Id::get(id)? };
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { migrate(id, channel)? };
         id.wait_acknowledged(|state| state.unacknowledged > 0);
         Ok(())
@@ -141,13 +141,13 @@ pub(super) unsafe fn migrate(id: &Id, channel: *mut rdma_event_channel) -> Resul
         return Err(Errno::EINVAL);
     }
     let own = if channel.is_null() { Some(Channel::open(id.process)?) } else { None };
-    // SAFETY: an id's channel outlives it; the other as promised.
+    // SAFETY: an id's channel outlives it; the caller guarantees it for the other.
     let (from, to) = unsafe {
         let to = own.as_deref().map_or_else(|| Channel::get(channel), Ok)?;
         (Channel::get(id.channel())?, to)
     };
     id.process.client()?.migrate_id(id.handle, &*from.source()?, &*to.source()?)?;
-    // Events of groups that are gone may have come with it.
+    // Stale events of destroyed groups may have moved with it.
     note_stale(to);
     let old = id.channel();
     id.lock().synchronous = own.is_some();

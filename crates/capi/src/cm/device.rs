@@ -1,4 +1,4 @@
-//! A device as the connection manager opened it: one context in a process, and its default domains.
+//! A device that the connection manager has opened: one context per process, and its default domains.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -12,7 +12,7 @@ use crate::abi::verbs::{ibv_context, ibv_device, ibv_pd, ibv_xrcd};
 use crate::boundary::Result;
 use crate::verbs::objects::{Context, Object, Opened};
 
-/// See the module. Never freed, for ids refer to it.
+/// See the module. Never freed, because ids refer to it.
 pub(super) struct Device {
     context: *mut ibv_context,
     pub(super) opened: Arc<Opened>,
@@ -22,7 +22,7 @@ pub(super) struct Device {
     pub(super) max_initiator_depth: u8,
     /// The protection domain of ids whose program gives none.
     pd: Mutex<*mut ibv_pd>,
-    /// And their domain of XRC.
+    /// The XRC domain of such ids.
     xrcd: Mutex<*mut ibv_xrcd>,
 }
 
@@ -48,27 +48,27 @@ impl Device {
         })
     }
 
-    /// For one that nobody has seen.
+    /// Closes a device that no other thread has seen.
     pub(super) fn close(self) {
         verbs::close_device(self.context);
     }
 
-    /// The one context of this process for it (rdma_get_devices(3)).
+    /// Returns this process's only context for it (rdma_get_devices(3)).
     pub(super) fn context(&self) -> *mut ibv_context {
         self.context
     }
 
-    /// Its kind.
+    /// Returns its kind.
     pub(super) fn kind(&self) -> DeviceKind {
         self.opened.device.query().kind
     }
 
-    /// Whether connections are by streams, which begin and end together with what carries them.
+    /// Returns whether its connections are streams, which begin and end together with their TCP connection.
     pub(super) fn has_streams(&self) -> bool {
         self.kind().has_streams()
     }
 
-    /// The default protection domain; allocated when it is first asked for.
+    /// Returns the default protection domain, allocated on first use.
     pub(super) fn default_pd(&self) -> Result<*mut ibv_pd> {
         let mut pd = self.pd.lock();
         if pd.is_null() {
@@ -77,7 +77,7 @@ impl Device {
         Ok(*pd)
     }
 
-    /// The default domain of XRC, which no other process can open; made when it is first asked for.
+    /// Returns the default XRC domain, which no other process can open, created on first use.
     pub(super) fn default_xrcd(&self) -> Result<*mut ibv_xrcd> {
         let mut xrcd = self.xrcd.lock();
         if xrcd.is_null() {

@@ -1,7 +1,7 @@
-//! Enhanced connection establishment: options that vendors' adapters agree on while they connect (rdma_set_local_ece(3)).
+//! Enhanced connection establishment: options that vendors' adapters negotiate while they connect (rdma_set_local_ece(3)).
 //!
-//! REQ and REP carry a vendor and its options. With a queue pair of the id's own they are that queue pair's, and nothing is left
-//! to the program; otherwise the program sets and gets them.
+//! REQ and REP carry a vendor and its options. If the id has a queue pair of its own they are that queue pair's, and the program
+//! cannot change them; otherwise the program sets and gets them.
 
 use std::ffi::c_int;
 
@@ -13,7 +13,7 @@ use crate::abi::cma::rdma_cm_id;
 use crate::abi::verbs::{ibv_ece, ibv_qp};
 use crate::boundary::{Errno, Result, status};
 
-/// What the id will tell the peer, for a queue pair of the program's own (rdma_set_local_ece(3)).
+/// Sets the options that the id sends to the peer, for a queue pair of the program's own (rdma_set_local_ece(3)).
 ///
 /// # Safety
 /// `id` is NULL or an id of this library that outlives the call; `ece` is NULL or may be read.
@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn rdma_set_local_ece(
     ece: *mut ibv_ece,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, ece) = unsafe { (Id::get(id)?, ece.as_ref().ok_or(Errno::EINVAL)?) };
         if !id.qp().is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
             return Err(Errno::EINVAL);
@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C" fn rdma_set_local_ece(
     })
 }
 
-/// What the peer told, in CONNECT_REQUEST or CONNECT_RESPONSE (rdma_get_remote_ece(3)).
+/// Returns the peer's options from CONNECT_REQUEST or CONNECT_RESPONSE (rdma_get_remote_ece(3)).
 ///
 /// # Safety
 /// `id` is NULL or an id of this library that outlives the call; `ece` is NULL or may be written.
@@ -43,20 +43,20 @@ pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
     ece: *mut ibv_ece,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let id = unsafe { Id::get(id)? };
         if !id.qp().is_null() || ece.is_null() {
             return Err(Errno::EINVAL);
         }
         let Ece { vendor_id, options } = id.lock().remote_ece;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { *ece = ibv_ece { vendor_id, options, comp_mask: 0 } };
         Ok(())
     })
 }
 
-/// A queue pair is new: its options are what the id will tell. If the peer has told its own, the queue pair hears them;
-/// those of another vendor mean nothing to it.
+/// Creates a new queue pair's options those that the id sends. If the peer's are known, passes them to the queue pair;
+/// it ignores those of another vendor.
 pub(super) fn begin(id: &Id, qp: *mut ibv_qp) -> Result<()> {
     let ours = verbs::query_ece(qp)?;
     let theirs = {
@@ -71,10 +71,10 @@ pub(super) fn begin(id: &Id, qp: *mut ibv_qp) -> Result<()> {
     verbs::set_ece(qp, Ece { vendor_id: ours.vendor_id, options })
 }
 
-/// The peer has answered: the id's queue pair hears it before it goes up.
+/// Passes the peer's answer to the id's queue pair before it enters RTR.
 ///
 /// # Errors
-/// EINVAL when the answer is not of the vendor that was asked.
+/// EINVAL when the answer names another vendor than the request.
 pub(super) fn agree(id: &Id, answer: Ece) -> Result<()> {
     let ours = id.lock().local_ece;
     let options = match answer.vendor_id {
@@ -85,7 +85,7 @@ pub(super) fn agree(id: &Id, answer: Ece) -> Result<()> {
     verbs::set_ece(id.qp(), Ece { vendor_id: ours.vendor_id, options })
 }
 
-/// Keeps what the id's queue pair has made of the peer's options.
+/// Stores the options to which the id's queue pair has reduced the peer's.
 pub(super) fn keep(id: &Id) -> Result<()> {
     if id.lock().remote_ece.vendor_id != 0 {
         let options = verbs::query_ece(id.qp())?.options;

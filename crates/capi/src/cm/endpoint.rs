@@ -13,14 +13,14 @@ use crate::abi::cma::*;
 use crate::abi::verbs::{ibv_pd, ibv_qp_init_attr, ibv_qp_type};
 use crate::boundary::{Errno, Result, guarded, status};
 
-/// The most bytes that a program can have go before its private data (`ai_connect_len`), whose own length is one byte.
+/// The most bytes that may precede the program's private data (`ai_connect_len`), whose own length is one byte.
 const MAX_CONNECT_DATA: usize = 255;
 
 /// How long an address and a route may take to resolve, in milliseconds.
 const TIMEOUT_MS: c_int = 2000;
 
-/// Makes an id of what rdma_getaddrinfo(3) found: bound if that is passive, otherwise resolved and, if there are attributes, with
-/// a queue pair. A passive one keeps them for the queue pairs of [`rdma_get_request`] (rdma_create_ep(3)).
+/// Creates an id from the result of rdma_getaddrinfo(3): bound if that is passive, otherwise resolved and, if there are attributes, with
+/// a queue pair. A passive id keeps them for the queue pairs of [`rdma_get_request`] (rdma_create_ep(3)).
 ///
 /// # Safety
 /// `id` is NULL or may be written, `res` NULL or read; `pd` is NULL or a domain; `attr` is NULL or may be read and written, and its pointers are
@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, res, attr) = unsafe { (id.as_mut(), res.as_ref(), attr.as_mut()) };
         let (Some(id), Some(res)) = (id, res) else { return Err(Errno::EINVAL) };
         if res.ai_connect_len > MAX_CONNECT_DATA {
@@ -41,10 +41,10 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
         }
         let space = res.ai_port_space.cast_unsigned();
         let qp_type = res.ai_qp_type.cast_unsigned();
-        // SAFETY: NULL asks for a channel of its own.
+        // SAFETY: NULL requests a channel of its own.
         let new = unsafe { create::create(ptr::null_mut(), ptr::null_mut(), space, qp_type)? };
         let new = new.into_ptr();
-        // SAFETY: it was just made; the rest as promised.
+        // SAFETY: it was just created; the caller guarantees the rest.
         let made = unsafe {
             let new = Id::get(new)?;
             if res.ai_flags & RAI_PASSIVE == 0 {
@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
                 passive(new, res, pd, attr.copied(), qp_type)
             }
         };
-        // SAFETY: as promised; nobody else has seen the id.
+        // SAFETY: the caller guarantees it; no other thread has seen the id.
         unsafe {
             match made {
                 Ok(()) => *id = new,
@@ -73,7 +73,7 @@ unsafe fn passive(
     attr: Option<ibv_qp_init_attr>,
     qp_type: ibv_qp_type,
 ) -> Result<()> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe { resolve::bind(id, res.ai_src_addr)? };
     if !pd.is_null() {
         id.set_pd(pd);
@@ -90,17 +90,17 @@ unsafe fn active(
     pd: *mut ibv_pd,
     attr: Option<&mut ibv_qp_init_attr>,
 ) -> Result<()> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe { resolve::resolve_addr(id, res.ai_src_addr, res.ai_dst_addr, TIMEOUT_MS)? };
     if res.ai_route_len > 0 {
         let (level, name) = (RDMA_OPTION_IB.cast_signed(), RDMA_OPTION_IB_PATH.cast_signed());
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (taken, is_of_acm) = unsafe {
             let taken = option::set(id, level, name, res.ai_route, res.ai_route_len);
             (taken, may_be_of_acm(res))
         };
         match taken {
-            // It had not heard of a change yet.
+            // ACM had not heard of a change yet.
             Err(_) if is_of_acm => resolve::resolve_route(id, TIMEOUT_MS)?,
             taken => {
                 taken?;
@@ -112,11 +112,11 @@ unsafe fn active(
     }
     if let Some(attr) = attr {
         attr.qp_type = id.qp_type();
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { qp::create_from(id, pd, attr)? };
     }
     if res.ai_connect_len > 0 && !res.ai_connect.is_null() {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let data =
             unsafe { std::slice::from_raw_parts(res.ai_connect.cast::<u8>(), res.ai_connect_len) };
         id.lock().connect_data = data.to_vec();
@@ -124,12 +124,12 @@ unsafe fn active(
     Ok(())
 }
 
-/// Whether the route is one path there and back, as rdma_getaddrinfo(3) gives what ACM knows.
+/// Returns whether the route is one path for both directions, as rdma_getaddrinfo(3) returns what ACM knows.
 ///
 /// # Safety
 /// As [`rdma_create_ep`].
 unsafe fn may_be_of_acm(res: &rdma_addrinfo) -> bool {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let paths = unsafe { option::path_data(res.ai_route, res.ai_route_len) };
     matches!(paths.as_deref(), Ok([path]) if path.flags == PathData::WHOLE)
 }
@@ -137,17 +137,17 @@ unsafe fn may_be_of_acm(res: &rdma_addrinfo) -> bool {
 /// Destroys an endpoint with its queue pair and shared receive queue (rdma_destroy_ep(3)).
 ///
 /// # Safety
-/// `id` is an id of this library that nobody uses any more.
+/// `id` is an id of this library that is no longer used.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let _: Result<()> = guarded(|| unsafe { destroy(id) });
 }
 
 /// # Safety
 /// As [`rdma_destroy_ep`].
 unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let id = Id::get(ptr)?;
         if !id.qp().is_null() {
@@ -160,7 +160,7 @@ unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
     }
 }
 
-/// Waits for a connection request and gives its id, with a queue pair if the listener was made with attributes. The
+/// Waits for a connection request and returns its id, with a queue pair if the listener was created with attributes. The
 /// request is in its `event` (rdma_get_request(3)).
 ///
 /// It waits as [`rdma_get_cm_event`] does, and is a cancellation point, too. So nothing in this frame has a destructor.
@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
     let mut event = ptr::null_mut();
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     match guarded(|| unsafe { may_wait(listen, id) }) {
         Ok(channel) => {
             // SAFETY: in synchronous mode the channel is the id's own.
@@ -186,11 +186,11 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
             return -1;
         }
     }
-    // SAFETY: as promised, and the event is this call's.
+    // SAFETY: the caller guarantees it, and the event is this call's.
     status(|| unsafe { requested(listen, id, Event::from_ptr(event)) })
 }
 
-/// The channel on which a listener waits.
+/// Returns the channel on which a listener waits.
 ///
 /// # Safety
 /// As [`rdma_get_request`].
@@ -198,7 +198,7 @@ unsafe fn may_wait(
     listen: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> Result<*mut rdma_event_channel> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let listener = unsafe { Id::get(listen)? };
     if id.is_null() || !listener.lock().synchronous {
         return Err(Errno::EINVAL);
@@ -207,7 +207,7 @@ unsafe fn may_wait(
     Ok(listener.channel())
 }
 
-/// Gives the id of a request; or the listener has the event that is none.
+/// Returns the id of a request, or stores an event of another kind in the listener.
 ///
 /// # Safety
 /// As [`rdma_get_request`], and `id` is not NULL.
@@ -216,11 +216,11 @@ unsafe fn requested(
     id: *mut *mut rdma_cm_id,
     event: Box<Event>,
 ) -> Result<()> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let listener = unsafe { Id::get(listen)? };
     match take(listener, &event) {
         Ok(new) => {
-            // SAFETY: as promised, and the request's id is new: only this call has it.
+            // SAFETY: the caller guarantees it, and the request's id is new: only this call has it.
             unsafe {
                 set_event(Id::get(new)?, Some(event));
                 *id = new;
@@ -234,7 +234,7 @@ unsafe fn requested(
     }
 }
 
-/// The id of a request, with its queue pair.
+/// Returns the id of a request, with its queue pair.
 fn take(listener: &Id, event: &Event) -> Result<*mut rdma_cm_id> {
     match event.outcome() {
         (EventKind::ConnectRequest, 0) => {}
@@ -245,7 +245,7 @@ fn take(listener: &Id, event: &Event) -> Result<*mut rdma_cm_id> {
     let new = event.request();
     let attr = listener.lock().qp_init_attr;
     if let Some(mut attr) = attr {
-        // SAFETY: what the attributes point to lives as long as the endpoint, and only this call has the new id.
+        // SAFETY: the targets of the attributes' pointers live as long as the endpoint, and only this call has the new id.
         unsafe { qp::create_from(Id::get(new)?, listener.pd(), &mut attr)? };
     }
     Ok(new)

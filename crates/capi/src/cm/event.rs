@@ -13,21 +13,21 @@ use crate::abi::rdmux_cm::*;
 use crate::boundary::{Errno, number, status, zeroed};
 use crate::verbs::attr::ah_attr;
 
-/// `rdma_cm_event`, with what its pointers point to.
+/// `rdma_cm_event`, with the data that its pointers refer to.
 #[repr(C)]
 pub(super) struct Event {
     public: UnsafeCell<rdma_cm_event>,
     private_data: Vec<u8>,
-    /// The peer's message that is the cause.
+    /// The peer's message that caused the event.
     mad: Option<Vec<u8>>,
     /// Of an iWARP connection: whether either side may send first.
     peer_to_peer: Option<bool>,
-    /// Keeps the id, until the program acknowledges the event.
+    /// Keeps the id alive until the program acknowledges the event.
     _delivered: Delivered,
 }
 
-/// An event that the program holds, as the id that it counts to sees it; acknowledged by being dropped. For
-/// CONNECT_REQUEST that is the listener.
+/// An event that the program holds, counted for an id. Dropping it acknowledges the event. For
+/// CONNECT_REQUEST the id is the listener.
 pub(super) struct Delivered {
     id: NonNull<Id>,
     /// For an event of a multicast group: its key.
@@ -35,13 +35,13 @@ pub(super) struct Delivered {
 }
 
 impl Delivered {
-    /// Notes that an event is on its way to the program: so the id that it is about stays until it is acknowledged. None if
+    /// Counts an event that will be delivered to the program, so that its id stays until it is acknowledged. None if
     /// the id was destroyed meanwhile.
     pub(super) fn by(process: &Process, handle: IdHandle) -> Option<Self> {
         process.find(handle, |id| {
             let id = id.cast::<Id>();
-            // SAFETY: it was put in as the address of an id, and lives while this runs; a call that destroys it waits for what is
-            // delivered.
+            // SAFETY: the table has the id's address, and the id lives while this runs; a call that destroys it waits for delivered
+            // events.
             unsafe { id.as_ref() }.lock().unacknowledged += 1;
             Self { id, group: None }
         })
@@ -52,7 +52,7 @@ impl Delivered {
         unsafe { self.id.as_ref() }
     }
 
-    /// Notes that it is about a group; false if the id has left that meanwhile.
+    /// Records that it is about a group. Returns false if the id has left the group meanwhile.
     pub(super) fn concerns_group(&mut self, key: u64) -> bool {
         let id = self.id;
         // SAFETY: as above.
@@ -70,7 +70,7 @@ impl Delivered {
 
 impl Drop for Delivered {
     fn drop(&mut self) {
-        // What was inherited over a fork is the parent's, and its lock may be held.
+        // An event inherited over a fork is the parent's, and its lock may be held.
         if self.id().process.is_ours() {
             self.id().event_acknowledged(self.group);
         }
@@ -78,9 +78,9 @@ impl Drop for Delivered {
 }
 
 impl Event {
-    /// An event for the program to see.
+    /// Creates an event for the program.
     pub(super) fn new(delivered: Delivered, kind: EventKind, status: i32) -> Box<Self> {
-        // SAFETY: zero is NULL, or nothing, in every field.
+        // SAFETY: zero is NULL, or no value, in every field.
         let mut public: rdma_cm_event = unsafe { zeroed() };
         public.id = delivered.id().public();
         public.event = kind as rdma_cm_event_type;
@@ -95,27 +95,27 @@ impl Event {
         })
     }
 
-    /// The id that the event counts to.
+    /// Returns the id that the event counts for.
     pub(super) fn id(&self) -> &Id {
         self._delivered.id()
     }
 
-    /// Puts the peer's message in.
+    /// Stores the peer's message in it.
     pub(super) fn set_mad(&mut self, mad: Option<Vec<u8>>) {
         self.mad = mad;
     }
 
-    /// The peer's message of an event that the program holds.
+    /// Returns the peer's message of an event that the program holds.
     ///
     /// # Safety
     /// The event came from [`into_ptr`](Self::into_ptr), and lives as long as the result is used.
     pub(super) unsafe fn mad_of<'a>(event: *const rdma_cm_event) -> Option<&'a [u8]> {
-        // SAFETY: as promised; the program may write the public part, of which this makes no reference.
+        // SAFETY: the caller guarantees it; the program may write the public part, which is not borrowed here.
         let mad = unsafe { &(*event.cast::<Self>()).mad };
         mad.as_deref()
     }
 
-    /// Whether either side of the connection may send first, as an event says that the program holds.
+    /// Returns whether either side of the connection may send first, according to an event that the program holds.
     ///
     /// # Safety
     /// As [`mad_of`](Self::mad_of).
@@ -124,7 +124,7 @@ impl Event {
         unsafe { (*event.cast::<Self>()).peer_to_peer }
     }
 
-    /// Puts parameters in.
+    /// Stores parameters in it.
     pub(super) fn set_param(&mut self, param: EventParam) {
         match param {
             EventParam::None | EventParam::Services(_) => {}
@@ -161,7 +161,7 @@ impl Event {
         };
     }
 
-    /// Keeps private data as long as the event; their address and length.
+    /// Keeps private data as long as the event, and returns their address and length.
     fn keep(&mut self, data: Vec<u8>) -> (*const c_void, u8) {
         self.private_data = data;
         if self.private_data.is_empty() {
@@ -171,78 +171,78 @@ impl Event {
         (self.private_data.as_ptr().cast(), len)
     }
 
-    /// In events of multicast groups `private_data` is the context that rdma_join_multicast was given.
+    /// Stores the context of rdma_join_multicast as `private_data`, in events of multicast groups.
     pub(super) fn set_group_context(&mut self, context: *mut c_void) {
         // SAFETY: every bit pattern is a value of this part of the union.
         let ud = unsafe { &mut self.public.get_mut().param.ud };
         ud.private_data = context.cast_const();
     }
 
-    /// For CONNECT_REQUEST: the new id; the one that the event counts to is the listener.
+    /// Stores the new id of CONNECT_REQUEST. The event counts for the listener.
     pub(super) fn set_request(&mut self, new: *mut rdma_cm_id) {
         let public = self.public.get_mut();
         public.listen_id = public.id;
         public.id = new;
     }
 
-    /// For CONNECT_REQUEST: the new id.
+    /// Returns the new id of CONNECT_REQUEST.
     pub(super) fn request(&self) -> *mut rdma_cm_id {
-        // SAFETY: it is not the program's yet.
+        // SAFETY: the program does not have it yet.
         unsafe { (*self.public.get()).id }
     }
 
-    /// Changes what it tells.
+    /// Changes its kind and status.
     pub(super) fn set_outcome(&mut self, kind: EventKind, status: i32) {
         let public = self.public.get_mut();
         public.event = kind as rdma_cm_event_type;
         public.status = status;
     }
 
-    /// What it tells.
+    /// Returns its kind and status.
     pub(super) fn outcome(&self) -> (EventKind, i32) {
-        // SAFETY: it is not the program's yet.
+        // SAFETY: the program does not have it yet.
         let (event, status) = unsafe { ((*self.public.get()).event, (*self.public.get()).status) };
         let kind = EventKind::ALL.into_iter().find(|k| *k as rdma_cm_event_type == event);
         (kind.unwrap_or(EventKind::User), status)
     }
 
-    /// Gives the event to the program.
+    /// Passes the event to the program.
     pub(super) fn into_ptr(self: Box<Self>) -> *mut rdma_cm_event {
         Box::into_raw(self).cast()
     }
 
-    /// Takes an event back.
+    /// Takes back an event from the program.
     ///
     /// # Safety
-    /// The pointer came from [`into_ptr`](Self::into_ptr), and nobody will use it any more.
+    /// The pointer came from [`into_ptr`](Self::into_ptr), and is no longer used.
     pub(super) unsafe fn from_ptr(ptr: *mut rdma_cm_event) -> Box<Self> {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { Box::from_raw(ptr.cast()) }
     }
 
-    /// Takes an event back that is over.
+    /// Takes back an event and acknowledges it.
     ///
     /// # Safety
-    /// The pointer is NULL or an event's that the program holds and will not use any more.
+    /// The pointer is NULL or an event's that the program holds and will no longer use.
     pub(super) unsafe fn acknowledge(ptr: *mut rdma_cm_event) {
         if !ptr.is_null() {
-            // SAFETY: as promised, it came from `into_ptr`.
+            // SAFETY: the caller guarantees that it came from `into_ptr`.
             drop(unsafe { Self::from_ptr(ptr) });
         }
     }
 }
 
-/// Puts an event into an id's `event`, and acknowledges the one that was there.
+/// Stores an event in an id's `event`, and acknowledges the one that was there.
 pub(super) fn set_event(id: &Id, event: Option<Box<Event>>) {
     let new = event.map_or(ptr::null_mut(), Event::into_ptr);
-    // SAFETY: the field of an id in synchronous mode is this library's, and holds nothing but events that were put here.
+    // SAFETY: the field of an id in synchronous mode is this library's, and holds only events that were stored here.
     unsafe {
         let old = ptr::replace(&raw mut (*id.public()).event, new);
         Event::acknowledge(old);
     }
 }
 
-/// Gives an event back; its private data go with it (rdma_ack_cm_event(3)).
+/// Acknowledges an event and frees its private data (rdma_ack_cm_event(3)).
 ///
 /// # Safety
 /// `event` is NULL or an event of rdma_get_cm_event(3), once.
@@ -252,13 +252,13 @@ pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> 
         if event.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { Event::acknowledge(event) };
         Ok(())
     })
 }
 
-/// The name of an event (rdma_event_str(3)).
+/// Returns the name of an event (rdma_event_str(3)).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
     let name = match event {
@@ -290,8 +290,8 @@ pub(crate) extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_c
     name.as_ptr()
 }
 
-/// 1 if either side of an iWARP connection may send first, 0 if the side that connects must; ENODATA for events that do not say it
-/// (<rdmux/iwarp.h>).
+/// Returns 1 if either side of an iWARP connection may send first, 0 if the side that connects must; ENODATA for events without this
+/// information (<rdmux/iwarp.h>).
 ///
 /// # Safety
 /// `event` is NULL or an event of rdma_get_cm_event(3) that is not acknowledged.
@@ -301,12 +301,12 @@ pub(crate) unsafe extern "C" fn rdmux_event_peer_to_peer(event: *const rdma_cm_e
         if event.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { Event::peer_to_peer_of(event) }.map(c_int::from).ok_or(Errno(libc::ENODATA))
     })
 }
 
-/// Puts an event of the program's own into the id's channel: RDMA_CM_EVENT_USER with `status` and `arg`
+/// Writes an event of the program's own to the id's channel: RDMA_CM_EVENT_USER with `status` and `arg`
 /// (rdma_write_cm_event(3), newer than 44).
 ///
 /// # Safety
@@ -322,7 +322,7 @@ pub(crate) unsafe extern "C" fn rdma_write_cm_event(
         if event != RDMA_CM_EVENT_USER {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let id = unsafe { Id::get(id)? };
         Ok(id.process.client()?.write_event(id.handle, EventKind::User, status, arg)?)
     })

@@ -1,4 +1,4 @@
-//! What an event does to its id: the program sees it in the id's fields, and its queue pair follows.
+//! The effects of an event on its id: the fields that the program reads, and the state of its queue pair.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -15,7 +15,7 @@ use super::stale::forget;
 use super::{address, create, ece, found, qp};
 use crate::boundary::Result;
 
-/// Turns what the service tells into what the program sees. None when the program is not to see it: the id is gone
+/// Converts an event of the service to one for the program. None when the program must not see it: the id was destroyed
 /// meanwhile, or has failed before.
 pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Option<Box<Event>> {
     if event.kind == EventKind::ConnectRequest {
@@ -38,7 +38,7 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
             or_fail(&mut told, moved, EventKind::AddrError);
         }
         EventKind::RouteResolved => {
-            // Where paths were given no event has told of the address before.
+            // With paths from the program, no earlier event has reported the address.
             let moved = address_resolved(told.id(), &event);
             if let Some(route) = &event.route {
                 address::show_path(told.id(), route);
@@ -52,7 +52,8 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
         },
         EventKind::Established => take_stream(told.id()),
         EventKind::Rejected => {
-            // Nobody will answer; what was posted is flushed. A queue pair that cannot follow is the program's to see.
+            // The peer will not answer, so posted requests are flushed. If the queue pair cannot enter the error state,
+            // that is left to the program.
             let _ = qp::fail(told.id());
         }
         EventKind::AddrinfoResolved => {
@@ -89,7 +90,7 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
     Some(told)
 }
 
-/// The queue pair of an iWARP connection has its stream before the program learns of the connection.
+/// Waits until the queue pair of an iWARP connection has its stream, before the program learns of the connection.
 fn take_stream(id: &Id) {
     if let Some(device) = id.device()
         && device.has_streams()
@@ -98,7 +99,7 @@ fn take_stream(id: &Id) {
     }
 }
 
-/// Keeps what queue pairs will need.
+/// Stores the attributes that queue pairs will need.
 fn learn(id: &Id, event: &rdmux_cm::Event) {
     let mut state = id.lock();
     if let Some(negotiated) = &event.negotiated {
@@ -111,7 +112,7 @@ fn learn(id: &Id, event: &rdmux_cm::Event) {
     state.is_over |= event.kind.ends_connection();
 }
 
-/// An event that this process could not follow tells of the failure instead.
+/// Replaces an event that this process could not follow by one that reports the failure.
 fn or_fail(told: &mut Event, outcome: Result<()>, kind: EventKind) {
     if let Err(errno) = outcome {
         told.set_outcome(kind, -errno.0);
@@ -126,8 +127,8 @@ fn address_resolved(id: &Id, event: &rdmux_cm::Event) -> Result<()> {
     Ok(())
 }
 
-/// The peer accepted. A queue pair of the id's own goes to RTS, the peer is told, and the connection is established; without
-/// one (None) all that is the program's to do.
+/// Handles the peer's acceptance: takes the id's own queue pair to RTS and establishes the connection. Returns
+/// None without such a queue pair, when the program must do all that.
 fn responded(id: &Id, event: &rdmux_cm::Event) -> Option<Result<()>> {
     let ece = match &event.param {
         EventParam::Conn(param) => param.ece,
@@ -154,7 +155,7 @@ fn establish(id: &Id) -> Result<()> {
     Ok(client.establish(id.handle)?)
 }
 
-/// The group is joined: the id's queue pair hears it, if it is to, and it may be sent to.
+/// Handles a successful join: attaches the id's queue pair, unless the id only sends, and opens the group for sending.
 fn joined(id: &Id, key: u64, how: &UdParam) -> Result<()> {
     let attached = id.attach(key, how);
     if let Err(why) = attached {
@@ -163,7 +164,7 @@ fn joined(id: &Id, key: u64, how: &UdParam) -> Result<()> {
     attached
 }
 
-/// The group did not come, or is lost.
+/// Handles a failed join or the loss of a group.
 fn lost(id: &Id, key: u64, status: i32) {
     id.change_groups(|groups| {
         if let Some(group) = groups.iter_mut().find(|g| g.key == key) {
@@ -173,13 +174,13 @@ fn lost(id: &Id, key: u64, status: i32) {
     id.detach(key);
 }
 
-/// What the program gave when it joined.
+/// Returns the context that the program gave when it joined.
 fn group_context(id: &Id, key: u64) -> *mut c_void {
     let state = id.lock();
     state.groups.iter().find(|g| g.key == key).map_or(ptr::null_mut(), |g| g.context)
 }
 
-/// A peer wants to connect: makes the new id, like its listener.
+/// Handles a connection request: creates the new id, like its listener.
 fn request(process: &'static Process, event: rdmux_cm::Event) -> Option<Box<Event>> {
     let delivered = event.listen_id.and_then(|listener| Delivered::by(process, listener));
     let Some(delivered) = delivered else {
@@ -227,7 +228,7 @@ fn requested(process: &'static Process, listener: &Id, event: &rdmux_cm::Event) 
         process.remove(id.handle);
         forget(process, id.handle);
         if id.lock().synchronous {
-            // SAFETY: the channel was opened for this id, which nobody has seen.
+            // SAFETY: the channel was opened for this id, which no other thread has seen.
             unsafe { Channel::destroy(id.channel()) };
         }
     }
@@ -236,7 +237,7 @@ fn requested(process: &'static Process, listener: &Id, event: &rdmux_cm::Event) 
 
 fn answer_in(id: &Id, listener: &Id, event: &rdmux_cm::Event) -> Result<()> {
     if listener.lock().synchronous {
-        // SAFETY: NULL asks for a channel of its own.
+        // SAFETY: NULL requests a channel of its own.
         unsafe { create::migrate(id, ptr::null_mut())? };
     }
     if let Some(route) = &event.route {

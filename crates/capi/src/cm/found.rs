@@ -1,5 +1,5 @@
-//! What a lookup has found: a list in the C library's memory, for programs change it, and rdma_freeaddrinfo(3) frees what they have put
-//! in.
+//! The result of a lookup: a list in the C library's memory. Programs change it, and rdma_freeaddrinfo(3) also frees what they have
+//! stored in it.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -13,21 +13,21 @@ use crate::abi::cma::{RAI_PASSIVE, RAI_SA, rdma_addrinfo};
 use crate::boundary::{Errno, Result};
 use crate::verbs::attr;
 
-/// An answer that is being put together; freed unless it is handed out.
+/// A list under construction; freed unless it is passed on.
 pub(super) struct Found(*mut rdma_addrinfo);
 
-// SAFETY: it is plain memory of the C library's, which any thread may free.
+// SAFETY: it is plain memory of the C library, which any thread may free.
 unsafe impl Send for Found {}
 
 impl Found {
-    /// A list of these answers, in their order.
+    /// Creates a list of these answers, in their order.
     ///
     /// # Errors
     /// ENOENT if there is none, ENOMEM.
     pub(super) fn of(answers: &[Answer]) -> Result<Self> {
         let mut list = Self(ptr::null_mut());
         for answer in answers.iter().rev() {
-            // SAFETY: zero is NULL, or nothing, in every field.
+            // SAFETY: zero is NULL, or no value, in every field.
             let info = unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) };
             let info = info.cast::<rdma_addrinfo>();
             // SAFETY: NULL, or just allocated.
@@ -39,13 +39,13 @@ impl Found {
         if list.0.is_null() { Err(Errno(libc::ENOENT)) } else { Ok(list) }
     }
 
-    /// Changes each.
+    /// Applies `f` to each entry.
     pub(super) fn each(
         &self,
         mut change: impl FnMut(&mut rdma_addrinfo) -> Result<()>,
     ) -> Result<()> {
         let mut next = self.0;
-        // SAFETY: all are ours, and nobody else sees them yet.
+        // SAFETY: all are this list's, and no other thread sees them yet.
         while let Some(info) = unsafe { next.as_mut() } {
             change(info)?;
             next = info.ai_next;
@@ -62,7 +62,7 @@ impl Found {
 
 impl Drop for Found {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and all in it came from the C library.
+        // SAFETY: the list is owned here, and all in it came from the C library.
         unsafe { free(self.0) };
     }
 }
@@ -93,22 +93,22 @@ fn fill(info: &mut rdma_addrinfo, answer: &Answer) -> Result<()> {
     Ok(())
 }
 
-/// `struct ibv_path_data`.
+/// Returns the bytes of `struct ibv_path_data`.
 fn path_data(data: &PathData) -> impl Iterator<Item = u8> {
     let reserved = [0; 4];
     data.flags.to_ne_bytes().into_iter().chain(reserved).chain(data.record.to_bytes())
 }
 
-/// A socket address in the C library's memory.
+/// Copies a socket address to the C library's memory.
 fn copied_addr(addr: Addr) -> Result<(*mut sockaddr, socklen_t)> {
     let storage = socket_address::storage(addr);
     let len = socket_address::len_of(addr);
-    // SAFETY: an address is plain bytes, and as long as its family's.
+    // SAFETY: an address is plain bytes, as many as its family has.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const storage).cast::<u8>(), len) };
     copied(bytes)
 }
 
-/// An address in the C library's memory, and its length.
+/// Copies an address to the C library's memory, and returns its length too.
 ///
 /// # Errors
 /// ENOMEM.
@@ -118,7 +118,7 @@ pub(super) fn copied(bytes: &[u8]) -> Result<(*mut sockaddr, socklen_t)> {
 }
 
 fn copied_bytes(bytes: &[u8]) -> Result<*mut c_void> {
-    // SAFETY: as much is written as there is room for.
+    // SAFETY: no more is written than there is room for.
     unsafe {
         let to = libc::malloc(bytes.len());
         if to.is_null() {
@@ -129,13 +129,13 @@ fn copied_bytes(bytes: &[u8]) -> Result<*mut c_void> {
     }
 }
 
-/// Frees what a lookup found, and all that follows it.
+/// Frees a list with all that follows.
 ///
 /// # Safety
 /// The pointer is NULL or such a list, once.
 pub(super) unsafe fn free(mut next: *mut rdma_addrinfo) {
     while !next.is_null() {
-        // SAFETY: as promised, each is of the C library's memory, with all in it.
+        // SAFETY: the caller guarantees that each is in the C library's memory, with all in it.
         unsafe {
             let info = next;
             next = (*info).ai_next;
@@ -150,7 +150,7 @@ pub(super) unsafe fn free(mut next: *mut rdma_addrinfo) {
     }
 }
 
-/// Services that subnet administration told of.
+/// Returns a list of services that subnet administration reported.
 ///
 /// # Errors
 /// ENOMEM.
@@ -169,7 +169,7 @@ pub(super) fn services(services: &[IbAddr]) -> Result<Found> {
     Ok(found)
 }
 
-/// A lookup that tells by event.
+/// The state of a lookup that reports by event.
 #[derive(Default)]
 pub(super) struct Resolving {
     pub(super) under_way: bool,
@@ -177,7 +177,7 @@ pub(super) struct Resolving {
 }
 
 impl Resolving {
-    /// It failed, or its answer was taken.
+    /// Ends the lookup: it failed, or its answer was taken.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }

@@ -1,4 +1,4 @@
-//! A multicast group of an id, and where datagrams go that are sent to groups by their addresses.
+//! Multicast groups of an id, and the destinations of datagrams that are sent to groups by address.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -16,43 +16,43 @@ use crate::verbs::attr::ah_attr;
 
 /// A group that an id has joined, or is about to.
 pub(super) struct Group {
-    /// The service tells it in the group's events.
+    /// The key by which the service identifies it in events.
     pub(super) key: u64,
-    /// As the program named it; of a new group, once it is joined, the GID that it was given.
+    /// The program's name of it; for a new group, once it is joined, the GID that it was assigned.
     pub(super) name: GroupAddr,
-    /// Whether the queue pair is to be attached. That of an id that only sends is not.
+    /// Whether the queue pair must be attached, unless the id only sends.
     pub(super) hears: bool,
-    /// Whether it is. It is so once, also if the id hears a group by several memberships.
+    /// Whether it is attached. The engine attaches it once, also if several memberships of the id receive the group.
     pub(super) attached: bool,
-    /// The program's, for its events.
+    /// The program's context, for its events.
     pub(super) context: *mut c_void,
-    /// Once joined.
+    /// The group's GID, once joined.
     pub(super) mgid: Option<Gid>,
-    /// How datagrams get there; or why they do not: ENOTCONN until it is joined, and then what an event has told.
+    /// The destination of datagrams to it; or an error: ENOTCONN until it is joined, and then the one that an event reported.
     pub(super) way: Result<Arc<Way>>,
     /// Whether it is being left: no further event is delivered.
     pub(super) leaving: bool,
-    /// Events that the program holds.
+    /// The number of events that the program holds.
     pub(super) unacknowledged: usize,
 }
 
-/// Why nothing can be sent to a group that is not joined yet.
+/// The error of sending to a group that is not joined yet.
 pub(super) const NOT_YET: Errno = Errno(libc::ENOTCONN);
 
 impl Group {
-    /// Whether it did not come, or was lost.
+    /// Returns whether the join failed, or the group was lost.
     pub(super) fn failed(&self) -> bool {
         self.way.as_ref().is_err_and(|why| *why != NOT_YET)
     }
 
-    /// Whether a name is its: that by which it was joined, or its GID.
+    /// Returns whether a name means this group: that by which it was joined, or its GID.
     pub(super) fn is_called(&self, name: GroupAddr) -> bool {
         self.name == name || self.mgid.is_some_and(|mgid| name == mgid.into())
     }
 }
 
-/// Notes how a group was joined. Whether the queue pair, if there is one, is to be attached to it now: it is to hear the group, and does
-/// not by another membership. It is not attached to a group that is being left, from which it was detached already.
+/// Records how a group was joined. Returns whether the queue pair, if there is one, must be attached to it now: it receives the group,
+/// and no other membership does so yet. It is not attached to a group that is being left, from which it was detached already.
 pub(super) fn joined(groups: &mut [Group], key: u64, how: &UdParam, has_qp: bool) -> bool {
     let mgid = how.av.dgid;
     let is_heard = groups.iter().any(|g| g.attached && g.mgid == Some(mgid));
@@ -66,8 +66,8 @@ pub(super) fn joined(groups: &mut [Group], key: u64, how: &UdParam, has_qp: bool
     group.attached && !is_heard
 }
 
-/// Notes that the queue pair does not hear a group any more. The GID that it is to be detached from now, unless it hears that by another
-/// membership, too.
+/// Records that the queue pair no longer receives a group. Returns the GID from which it must be detached now, unless another
+/// membership still receives that.
 pub(super) fn left(groups: &mut [Group], key: u64) -> Option<Gid> {
     let group = groups.iter_mut().find(|g| g.key == key)?;
     let was_attached = std::mem::replace(&mut group.attached, false);
@@ -76,10 +76,10 @@ pub(super) fn left(groups: &mut [Group], key: u64) -> Option<Gid> {
     (!is_heard).then_some(mgid)
 }
 
-/// How datagrams get to a group.
+/// The destination of datagrams to a group.
 pub(super) struct Way {
     param: UdParam,
-    /// Made when it is first needed, and destroyed with the way.
+    /// Created when it is first needed, and destroyed with the destination.
     handle: AtomicPtr<ibv_ah>,
 }
 
@@ -88,23 +88,23 @@ impl Way {
         Arc::new(Self { param, handle: AtomicPtr::new(ptr::null_mut()) })
     }
 
-    /// The same way without an address handle.
+    /// Returns the same destination without an address handle.
     pub(super) fn again(&self) -> Arc<Self> {
         Self::new(self.param.clone())
     }
 
-    /// Queue pair and Q_Key of the group.
+    /// Returns queue pair and Q_Key of the group.
     pub(super) fn key(&self) -> (u32, u32) {
         (self.param.qp_num.get(), self.param.qkey.0)
     }
 
-    /// The address handle, if it is made.
+    /// Returns the address handle, if it was created.
     pub(super) fn handle(&self) -> Option<*mut ibv_ah> {
         let handle = self.handle.load(Ordering::Acquire);
         (!handle.is_null()).then_some(handle)
     }
 
-    /// Makes the address handle. One thread at a time.
+    /// Creates the address handle. One thread at a time.
     ///
     /// # Safety
     /// `pd` is a domain.
@@ -112,7 +112,7 @@ impl Way {
         if let Some(made) = self.handle() {
             return Ok(made);
         }
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let made = unsafe { verbs::create_ah(pd, &mut ah_attr(&self.param.av))? };
         self.handle.store(made, Ordering::Release);
         Ok(made)
@@ -127,17 +127,17 @@ impl Drop for Way {
     }
 }
 
-/// The names of an id's groups, in order, and the ways there.
+/// The names of an id's groups, in order, and their destinations.
 type Table = Vec<(GroupAddr, Result<Arc<Way>>)>;
 
-/// Where an id's datagrams go. A sender reads a table that nobody changes, without a lock and without waiting: a change
-/// publishes a new one, and those before it are freed when nobody sends.
+/// The destinations of an id's datagrams. A sender reads an immutable table, without a lock and without waiting. A change
+/// publishes a new table; older ones are freed when no thread is sending.
 pub(super) struct Destinations {
     /// From a box. Never NULL.
     table: AtomicPtr<Table>,
     /// Threads that may be reading a table.
     senders: AtomicUsize,
-    /// Tables from boxes that senders may have seen.
+    /// Replaced tables from boxes that senders may have seen.
     retired: Mutex<Vec<Retired>>,
 }
 
@@ -148,7 +148,7 @@ unsafe impl Send for Retired {}
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        // SAFETY: it came from a box, and this is dropped when nobody reads the table.
+        // SAFETY: it came from a box, and is dropped when no thread reads the table.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
@@ -161,15 +161,15 @@ impl Default for Destinations {
 }
 
 impl Destinations {
-    /// Calls `send` with the way to a group, why there is none, or nothing for a name that is no group's.
+    /// Calls `send` with the destination of a group, the error of one that has none, or nothing for a name that is no group.
     pub(super) fn with<R>(
         &self,
         name: GroupAddr,
         send: impl FnOnce(Option<Result<&Way>>) -> R,
     ) -> R {
         let _sending = Sending::begin(&self.senders);
-        // SAFETY: never NULL. What is read here is freed only after a moment at which nobody was sending and this table was
-        // replaced already: who begins to send after that sees a later one. All of these accesses are SeqCst, so that they have
+        // SAFETY: never NULL. A table that is read here is freed only after a moment at which no thread was sending and the table was
+        // already replaced: a thread that begins to send after that sees a later one. All of these accesses are SeqCst, so that they have
         // one order.
         let table = unsafe { &*self.table.load(Ordering::SeqCst) };
         let at = table.binary_search_by(|(known, _)| known.cmp(&name));
@@ -177,7 +177,7 @@ impl Destinations {
         send(found.map(|(_, way)| way.as_ref().map(Arc::as_ref).map_err(|why| *why)))
     }
 
-    /// From now on senders find these groups.
+    /// Publishes these groups: senders find them from now on.
     pub(super) fn publish(&self, groups: &[Group]) {
         let mut table = Table::new();
         for group in groups.iter().filter(|group| !group.leaving) {
@@ -198,12 +198,12 @@ impl Destinations {
 
 impl Drop for Destinations {
     fn drop(&mut self) {
-        // Nobody sends any more.
+        // No thread sends any more.
         drop(Retired(*self.table.get_mut()));
     }
 }
 
-/// While it lives, no table is freed that was there when it began.
+/// Prevents that tables which existed when it was created are freed while it lives.
 struct Sending<'a>(&'a AtomicUsize);
 
 impl<'a> Sending<'a> {
@@ -219,7 +219,7 @@ impl Drop for Sending<'_> {
     }
 }
 
-/// The errno of a group that an event has told was refused or lost.
+/// Returns the errno for the status of a failed join or a lost group.
 pub(super) fn lost(status: c_int) -> Errno {
     Errno(status.saturating_abs())
 }

@@ -1,4 +1,4 @@
-//! Ids.
+//! Connection manager ids.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -20,67 +20,67 @@ use crate::boundary::{Errno, Result, zeroed};
 /// `rdma_cm_id`.
 #[repr(C)]
 pub(super) struct Id {
-    /// Programs read it at any time and a few fields are theirs to write, so it is reached by raw pointer, never by
+    /// Programs read it at any time and may write a few fields, so it is accessed by raw pointer, never by
     /// reference.
     public: UnsafeCell<rdma_cm_id>,
     pub(super) handle: IdHandle,
     pub(super) process: &'static Process,
     state: Mutex<State>,
     acknowledged: Condvar,
-    /// Held while the queue pair is attached to a group, or detached, as `State::groups` then says.
+    /// Held while the queue pair is attached or detached, so that it matches `State::groups`.
     attaching: Mutex<()>,
-    /// Where rdma_sendto finds the groups of `State::groups`.
+    /// The groups of `State::groups`, in the form that rdma_sendto reads.
     pub(super) destinations: Destinations,
 }
 
-// SAFETY: `public` is the program's to share between threads as the manual allows; the rest is.
+// SAFETY: the program shares `public` between threads as the manual allows; the rest is `Sync`.
 unsafe impl Sync for Id {}
 
-/// What programs do not see.
+/// The state that programs do not see.
 pub(super) struct State {
     /// Whether calls complete before they return, on a channel of the id's own.
     pub(super) synchronous: bool,
-    /// What the queue pair needs, as far as it is known.
+    /// The attributes that the queue pair needs, as far as they are known.
     pub(super) negotiated: Option<Negotiated>,
-    /// The way to the peer, as the last event told it.
+    /// The route to the peer, as the last event reported it.
     pub(super) route: Option<Route>,
     /// The depths of the connection, of READs and atomics.
     pub(super) depths: Depths,
-    /// The queue pair could not follow a connection. What the peer then says is of no interest.
+    /// Whether the queue pair could not follow a connection. Later events of the peer are then ignored.
     pub(super) failed: bool,
-    /// What rdma_get_request makes queue pairs of.
+    /// The attributes of queue pairs that rdma_get_request creates.
     pub(super) qp_init_attr: Option<ibv_qp_init_attr>,
-    /// The shared receive queue completes to `recv_cq`, which therefore outlives the queue pair.
+    /// Whether the shared receive queue completes to `recv_cq`, which therefore outlives the queue pair.
     pub(super) cq_of_srq: bool,
-    /// What goes before the program's private data (`ai_connect`).
+    /// The bytes that precede the program's private data (`ai_connect`).
     pub(super) connect_data: Vec<u8>,
     pub(super) local_ece: Ece,
     pub(super) remote_ece: Ece,
     pub(super) groups: Vec<Group>,
     pub(super) resolving: Resolving,
-    /// Where `route.path_rec` points.
+    /// The target of `route.path_rec`.
     pub(super) path: Option<Box<ibv_sa_path_rec>>,
-    /// How far it has come.
+    /// The id's phase.
     pub(super) phase: Phase,
-    /// The connection has ended, or did not come. No event follows but TIMEWAIT_EXIT, much later.
+    /// Whether the connection has ended, or its establishment failed. No event follows except TIMEWAIT_EXIT, much later.
     pub(super) is_over: bool,
-    /// Its port is one that others may want as soon as it is destroyed.
+    /// Whether its port is one that others may want as soon as it is destroyed.
     pub(super) has_known_port: bool,
-    /// Events that the program holds.
+    /// The number of events that the program holds.
     pub(super) unacknowledged: usize,
 }
 
 // SAFETY: the pointers in `qp_init_attr` are only kept for the program.
 unsafe impl Send for State {}
 
-/// READs and atomics at a time.
+/// The numbers of READs and atomics at a time.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Depths {
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
 }
 
-/// What a new id starts with.
+/// The initial values of a new id.
 pub(super) struct New {
     pub(super) handle: IdHandle,
     pub(super) phase: Phase,
@@ -92,9 +92,9 @@ pub(super) struct New {
 }
 
 impl Id {
-    /// A new id, which events find from now on.
+    /// Creates an id, which events find from now on.
     pub(super) fn new(process: &'static Process, new: &New) -> Box<Self> {
-        // SAFETY: zero is NULL, or nothing, in every field.
+        // SAFETY: zero is NULL, or no value, in every field.
         let mut public: rdma_cm_id = unsafe { zeroed() };
         public.channel = new.channel;
         public.context = new.context;
@@ -132,17 +132,17 @@ impl Id {
         id
     }
 
-    /// Gives the id to the program.
+    /// Passes the id to the program.
     pub(super) fn into_ptr(self: Box<Self>) -> *mut rdma_cm_id {
         Box::into_raw(self).cast()
     }
 
-    /// What the program sees.
+    /// Returns the part that the program sees.
     pub(super) fn public(&self) -> *mut rdma_cm_id {
         self.public.get()
     }
 
-    /// The id behind a pointer.
+    /// Returns the id behind a pointer.
     ///
     /// # Errors
     /// EINVAL for NULL, ENODEV for one inherited over a fork: it is the parent's.
@@ -150,12 +150,12 @@ impl Id {
     /// # Safety
     /// The pointer is NULL or an id's that is not destroyed while the reference is used.
     pub(super) unsafe fn get<'a>(ptr: *mut rdma_cm_id) -> Result<&'a Self> {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let id = unsafe { Self::peek(ptr)? };
         id.process.client().map(|_| id)
     }
 
-    /// As [`get`](Self::get), but without asking whether the process is the one that made it, which the caller's next step does.
+    /// Returns the id as [`get`](Self::get) does, without checking that this process created it, which the caller's next step does.
     ///
     /// # Safety
     /// As for [`get`](Self::get).
@@ -168,7 +168,7 @@ impl Id {
         self.state.lock()
     }
 
-    /// Whether it has come just to `from`: then it goes on to `to`, which the service need not be asked about.
+    /// Advances it from phase `from` to `to` without asking the service. Returns whether it was in `from`.
     pub(super) fn goes(&self, from: Phase, to: Phase) -> bool {
         let mut state = self.lock();
         let fits = state.phase == from;
@@ -178,13 +178,13 @@ impl Id {
         fits
     }
 
-    /// Asks the service for a step, which takes it to `phase` unless that is refused.
+    /// Asks the service for a step, which advances the id to `phase` unless the service refuses.
     pub(super) fn tries<T, E>(
         &self,
         phase: Phase,
         ask: impl FnOnce() -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        // Before the event can come that tells of the step.
+        // Before the event of this step can arrive.
         let before = std::mem::replace(&mut self.lock().phase, phase);
         let asked = ask();
         if asked.is_err() {
@@ -193,12 +193,12 @@ impl Id {
         asked
     }
 
-    /// From now on its way is not the usual one, or has come to `phase` with the service's consent.
+    /// Sets the phase: its course is not the usual one any more, or the service has agreed to `phase`.
     pub(super) fn is_at(&self, phase: Phase) {
         self.lock().phase = phase;
     }
 
-    /// The program gave an event back.
+    /// Handles the acknowledgement of an event by the program.
     pub(super) fn event_acknowledged(&self, group: Option<u64>) {
         let mut state = self.lock();
         state.unacknowledged -= 1;
@@ -208,7 +208,7 @@ impl Id {
         self.acknowledged.notify_all();
     }
 
-    /// Changes groups, and what is sent to them goes where they say.
+    /// Changes groups, and publishes them to senders.
     pub(super) fn change_groups<R>(&self, f: impl FnOnce(&mut Vec<Group>) -> R) -> R {
         let mut state = self.lock();
         let result = f(&mut state.groups);
@@ -216,7 +216,7 @@ impl Id {
         result
     }
 
-    /// A group is joined: puts the queue pair into it, if it is to hear it, and does not by another membership.
+    /// Attaches the queue pair to a joined group, if it must receive it and no other membership does so yet.
     pub(super) fn attach(&self, key: u64, how: &UdParam) -> Result<()> {
         let _turn = self.attaching.lock();
         let has_qp = !self.qp().is_null();
@@ -230,25 +230,25 @@ impl Id {
         attached
     }
 
-    /// Takes the queue pair out of a group, unless the id hears that by another membership, too.
+    /// Detaches the queue pair from a group, unless another membership of the id receives it.
     pub(super) fn detach(&self, key: u64) {
         let _turn = self.attaching.lock();
         if let Some(mgid) = self.change_groups(|groups| group::left(groups, key))
             && !self.qp().is_null()
         {
-            // One that the program has made in place of it was never attached.
+            // A queue pair that the program has created in its place was never attached.
             let _ = verbs::detach_mcast(self.qp(), &ibv_gid { raw: mgid.0 });
         }
     }
 
-    /// Waits as long as the program holds events of which `held` speaks.
+    /// Waits until the program holds no more events that `held` selects.
     pub(super) fn wait_acknowledged(&self, held: impl Fn(&State) -> bool) {
         let mut state = self.lock();
         self.acknowledged.wait_while(&mut state, |state| held(state));
     }
 }
 
-/// Accessors to fields that the program sees.
+/// Accessors of fields that the program sees.
 macro_rules! fields {
     (get { $($get:ident: $got:ty,)* } set { $($set:ident $field:ident: $type:ty,)* }) => {
         impl Id {
@@ -298,22 +298,22 @@ fields! {
 }
 
 impl Id {
-    /// Its device, once it has one.
+    /// Returns its device, once it has one.
     pub(super) fn device(&self) -> Option<&'static Device> {
         self.process.device_of(self.verbs())
     }
 
-    /// Whether its device is one of iWARP.
+    /// Returns whether its device is an iWARP device.
     pub(super) fn has_streams(&self) -> bool {
         self.device().is_some_and(Device::has_streams)
     }
 
-    /// Whether its queue pair is of UD.
+    /// Returns whether its queue pair is UD.
     pub(super) fn is_ud(&self) -> bool {
         self.qp_type() == IBV_QPT_UD
     }
 
-    /// Whether its queue pair completes receives to `recv_cq`. Neither end of XRC has a receive queue.
+    /// Returns whether its queue pair completes receives to `recv_cq`. Neither end of XRC has a receive queue.
     pub(super) fn qp_receives(&self) -> bool {
         // SAFETY: NULL, or the id's, which lives.
         let qp = unsafe { self.qp().as_ref() };

@@ -1,4 +1,4 @@
-//! Multicast groups as options of ids (<rdmux/multicast.h>): rdma_set_option joins and leaves, rdma_get_option tells of a group.
+//! Multicast groups as options of ids (<rdmux/multicast.h>): rdma_set_option joins and leaves, rdma_get_option returns a group.
 
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ use crate::abi::cma::*;
 use crate::abi::verbs::ibv_gid;
 use crate::boundary::{Errno, Result, status};
 
-/// Joins or leaves. Of joins an event tells.
+/// Joins or leaves a group. An event reports the result of a join.
 ///
 /// # Errors
 /// EINVAL for a value of another size, and those of rdma_join_multicast(3) and rdma_leave_multicast(3); ENOSYS for other options.
@@ -31,7 +31,7 @@ pub(super) unsafe fn set(
     value: *const c_void,
     len: usize,
 ) -> Result<()> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe {
         match (level, name) {
             (RDMA_PROTO_IP, IP_ADD_MEMBERSHIP) => {
@@ -54,7 +54,7 @@ pub(super) unsafe fn set(
     }
 }
 
-/// The group of one of the structures that sockets have for this, on the id's address.
+/// Returns the group in one of the sockets API's structures for this, on the id's address.
 ///
 /// # Safety
 /// `value` is NULL or `len` bytes.
@@ -62,7 +62,7 @@ unsafe fn ip_group(id: &Id, value: *const c_void, len: usize) -> Result<IpAddr> 
     const V4: usize = size_of::<ip_mreq>();
     const V4_INDEX: usize = size_of::<ip_mreqn>();
     const V6: usize = size_of::<ipv6_mreq>();
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe {
         Ok(match len {
             V4 => {
@@ -94,7 +94,7 @@ fn v6(addr: in6_addr) -> Ipv6Addr {
     Ipv6Addr::from(addr.s6_addr)
 }
 
-/// Groups are joined on the id's address: an interface is said by that, or not at all.
+/// Checks an interface given by address: groups are joined on the id's address, so it must be that or none.
 fn is_own(id: &Id, field: &'static str, addr: in_addr) -> Result<()> {
     let addr = v4(addr);
     let own = address::source(id).map(|own| own.ip());
@@ -104,7 +104,7 @@ fn is_own(id: &Id, field: &'static str, addr: in_addr) -> Result<()> {
     Err(refused(Errno(libc::ENODEV), field, "not the address that the id is bound to"))
 }
 
-/// Likewise, by the index of the interface that has it.
+/// Checks an interface given by index, likewise.
 fn is_interface(id: &Id, field: &'static str, index: i64) -> Result<()> {
     if index == 0 {
         return Ok(());
@@ -118,7 +118,7 @@ fn is_interface(id: &Id, field: &'static str, index: i64) -> Result<()> {
     Err(refused(Errno(libc::ENODEV), field, "not the interface of the id's address"))
 }
 
-/// The value, if it has the right size.
+/// Reads the value, if it has the right size.
 ///
 /// # Safety
 /// `value` is NULL or `len` bytes, of which any are a `T`.
@@ -129,11 +129,11 @@ unsafe fn read<T>(value: *const c_void, len: usize) -> Result<T> {
     if len != size_of::<T>() {
         return Err(refused(Errno::EINVAL, "optlen", "not the size of the structure"));
     }
-    // SAFETY: as promised, and there are enough.
+    // SAFETY: the caller guarantees it, and the length was checked.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
-/// Tells of a group: its MCMemberRecord as the network has it (<rdmux/multicast.h>).
+/// Returns a group's MCMemberRecord as the network gave it (<rdmux/multicast.h>).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call; `value` is NULL or that many bytes.
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn rdma_get_option(
         let (Ok(level), Ok(name)) = (u32::try_from(level), u32::try_from(name)) else {
             return Err(Errno(libc::ENOSYS));
         };
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { get(Id::get(id)?, level, name, value, len) }
     })
 }
@@ -166,7 +166,7 @@ unsafe fn get(id: &Id, level: u32, name: u32, value: *mut c_void, len: usize) ->
     ) {
         return Err(Errno(libc::ENOSYS));
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe {
         match (level, len) {
             (_, RECORD) => {
@@ -195,7 +195,7 @@ unsafe fn get(id: &Id, level: u32, name: u32, value: *mut c_void, len: usize) ->
 /// # Safety
 /// `addr` is an address.
 unsafe fn named(addr: *const sockaddr) -> Result<GroupAddr> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     match unsafe { address::read(addr) } {
         Ok(Addr::Ip(addr)) => Ok(GroupAddr::from(addr.ip()).canonical()),
         Ok(Addr::Ib(addr)) => Ok(addr.gid.into()),
@@ -203,7 +203,7 @@ unsafe fn named(addr: *const sockaddr) -> Result<GroupAddr> {
     }
 }
 
-/// The group of this name; of no name the only group.
+/// Returns the group of this name; without a name the only group.
 fn group(id: &Id, name: GroupAddr) -> Result<ib_sa_mcmember_rec> {
     let key = {
         let state = id.lock();
@@ -224,10 +224,10 @@ fn group(id: &Id, name: GroupAddr) -> Result<ib_sa_mcmember_rec> {
     Ok(in_c(&id.process.client()?.group(id.handle, key)?))
 }
 
-/// A record as it travels.
+/// Converts a record to its wire form.
 ///
 /// # Errors
-/// EINVAL for `proxy_join`, which is 0 or 1. All else is looked at where the id is known.
+/// EINVAL for a `proxy_join` other than 0 or 1. Other fields are checked where the id is known.
 fn record(rec: &ib_sa_mcmember_rec) -> Result<McMemberRecord> {
     let proxy_join = match rec.proxy_join {
         0 => false,
@@ -294,7 +294,7 @@ mod tests {
         let bytes: Vec<u8> = (1..=49).collect();
         let mut all = [0; McMemberRecord::LEN];
         all[..49].copy_from_slice(&bytes);
-        // The one bit of a proxy.
+        // The only bit of a proxy.
         all[49] = 0x80;
         let told = McMemberRecord::from_bytes(&all);
         assert_eq!(record(&in_c(&told)), Ok(told));

@@ -1,4 +1,4 @@
-//! What InfiniBand's connection manager can say beyond a connection (<rdmux/cm.h>): refusals with everything, more time, alternate
+//! InfiniBand connection management beyond a connection's parameters (<rdmux/cm.h>): refusals with all fields, MRA, alternate
 //! paths, and the peer's messages, field by field.
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -18,7 +18,7 @@ use crate::abi::rdmux_cm::*;
 use crate::abi::verbs::{ibv_gid, ibv_path_data};
 use crate::boundary::{Errno, Result, status, zeroed};
 
-/// Bytes that a program gives.
+/// Copies bytes of the program.
 ///
 /// # Safety
 /// `data` is NULL or that many bytes.
@@ -26,7 +26,7 @@ unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
     if data.is_null() {
         return Vec::new();
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
 }
 
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn rdmux_reject(
     private_data_len: u8,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, info, private_data) =
             unsafe { (Id::get(id)?, bytes(info, info_len), bytes(private_data, private_data_len)) };
         refuse(id, Refusal { reason, info, private_data })
@@ -56,10 +56,10 @@ fn refuse(id: &Id, refusal: Refusal) -> Result<()> {
     Ok(id.process.client()?.reject_with(id.handle, refusal)?)
 }
 
-/// Sends the peer of a request elsewhere.
+/// Redirects the peer of a request.
 ///
 /// # Safety
-/// `id` is an id of this library that outlives the call; `to` is NULL or a place, `private_data` NULL or that many bytes.
+/// `id` is an id of this library that outlives the call; `to` is NULL or may be read, `private_data` NULL or that many bytes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdmux_redirect(
     id: *mut rdma_cm_id,
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn rdmux_redirect(
     private_data_len: u8,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, to, private_data) =
             unsafe { (Id::get(id)?, to.as_ref(), bytes(private_data, private_data_len)) };
         let to = to.ok_or(Errno::EINVAL)?;
@@ -99,7 +99,7 @@ pub(crate) unsafe extern "C" fn rdmux_ask_for_time(
     private_data_len: u8,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, private_data) = unsafe { (Id::get(id)?, bytes(private_data, private_data_len)) };
         Ok(id.process.client()?.ask_for_time(id.handle, service_timeout, &private_data)?)
     })
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C" fn rdmux_set_private_data(
     private_data_len: u8,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, private_data) = unsafe { (Id::get(id)?, bytes(private_data, private_data_len)) };
         let of = match message {
             RDMUX_CM_RTU => Courtesy::Rtu,
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C" fn rdmux_set_private_data(
     })
 }
 
-/// Asks the peer of a connection to be ready for another path.
+/// Asks the peer of a connection to load another alternate path.
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call; `paths` is NULL or has `count` records, `private_data` is NULL or that
@@ -144,7 +144,7 @@ pub(crate) unsafe extern "C" fn rdmux_load_alternate(
 ) -> c_int {
     status(|| {
         let len = count.checked_mul(size_of::<ibv_path_data>()).ok_or(Errno::EINVAL)?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, records, private_data) = unsafe {
             (Id::get(id)?, path_data(paths.cast(), len)?, bytes(private_data, private_data_len))
         };
@@ -153,7 +153,7 @@ pub(crate) unsafe extern "C" fn rdmux_load_alternate(
     })
 }
 
-/// Answers the peer's wish for another path. With status 0 the id's queue pair has the path before the peer is told.
+/// Answers the peer's request for another alternate path. With status 0 it first loads the path into the id's queue pair.
 ///
 /// # Safety
 /// As [`rdmux_reject`].
@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn rdmux_answer_alternate(
     private_data_len: u8,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, info, private_data) =
             unsafe { (Id::get(id)?, bytes(info, info_len), bytes(private_data, private_data_len)) };
         if apr_status == 0 {
@@ -178,7 +178,7 @@ pub(crate) unsafe extern "C" fn rdmux_answer_alternate(
     })
 }
 
-/// What the peer said: the message that is the cause of an event.
+/// Returns the peer's message that caused an event.
 ///
 /// # Safety
 /// `event` is NULL or an event of rdma_get_cm_event(3) that is not acknowledged; `message` is NULL or may be written.
@@ -191,10 +191,10 @@ pub(crate) unsafe extern "C" fn rdmux_get_message(
         if event.is_null() || message.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let mad = unsafe { Event::mad_of(event) }.ok_or(Errno(libc::ENODATA))?;
         let mad = CmMad::parse(mad).map_err(|_| Errno(libc::ENODATA))?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { message.write(told(&mad)) };
         Ok(())
     })
@@ -218,7 +218,7 @@ fn path(path: &Path) -> rdmux_cm_path {
     }
 }
 
-/// A message, field by field. Those that it does not have are zero.
+/// Converts a message field by field. Fields that it does not have are zero.
 fn told(mad: &CmMad) -> rdmux_cm_message {
     // SAFETY: zero is a value of every field.
     let mut m: rdmux_cm_message = unsafe { zeroed() };
@@ -313,7 +313,7 @@ impl rdmux_cm_message {
         self.tell_ids(rep.local_comm_id, rep.remote_comm_id);
         (self.vendor_id, self.ece_options) = (rep.vendor_id, options);
         (self.ca_guid, self.qkey) = (rep.local_ca_guid.0, rep.local_qkey.0);
-        // With XRC it stands where the end-to-end context is.
+        // With XRC the queue pair is in the field of the end-to-end context.
         (self.qpn, self.local_eecn) = match (rep.local_qpn.get(), rep.local_eecn) {
             (0, qpn) => (qpn, 0),
             of_itself => of_itself,

@@ -1,25 +1,25 @@
 //! librdmacm.
 //!
-//! The host service keeps the ids and tells in events what happens to them ([`rdmux_host::EventChannel`]); what is
-//! here turns those into C objects and lets queue pairs follow, in the course that rdma_cm(7) describes.
+//! The host service keeps the ids and reports their events ([`rdmux_host::EventChannel`]). The code
+//! here converts the events to C objects and updates queue pairs accordingly, in the sequence that rdma_cm(7) describes.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `process`, `device` | what a process has once: its devices, their default domains, the ids by number |
+//! | `process`, `device` | singletons of a process: its devices, their default domains, the ids by number |
 //! | `id`, `event`, `channel` | the objects behind the pointers; `phase`, `group` and `found` are parts of ids |
-//! | `create` | ids made, moved and ended |
-//! | `follow` | what an event does to its id |
-//! | `take` | events taken, by the program and by calls that wait for theirs |
-//! | `socket_address`, `address` | socket addresses; those and the route that programs read |
-//! | `resolve`, `connect`, `multicast` | the calls that start something; events tell how it went |
+//! | `create` | creation, migration and destruction of ids |
+//! | `follow` | the effects of an event on its id |
+//! | `take` | reading of events, by the program and by synchronous calls |
+//! | `socket_address`, `address` | socket addresses; the addresses and the route that programs read |
+//! | `resolve`, `connect`, `multicast` | the calls that start something, whose outcome events report |
 //! | `membership`, `sendto` | groups as options of ids, and datagrams to a group's address |
 //! | `qp`, `srq`, `attr` | queue pairs of ids |
 //! | `endpoint` | rdma_create_ep and rdma_get_request |
 //! | `addrinfo`, `resolving` | rdma_getaddrinfo and its asynchronous form |
-//! | `along`, `messages` | <rdmux/cm.h>: addresses and paths together; what connection managers of InfiniBand say |
-//! | `option`, `ece` | what may be set |
+//! | `along`, `messages` | <rdmux/cm.h>: addresses and paths together; the messages of InfiniBand's connection managers |
+//! | `option`, `ece` | options |
 //! | `verbs` | the part of libibverbs that is used |
-//! | `rsocket` | what exists of <rdma/rsocket.h> |
+//! | `rsocket` | the implemented part of <rdma/rsocket.h> |
 
 mod address;
 mod addrinfo;

@@ -16,7 +16,7 @@ use super::take::complete;
 use crate::abi::cma::*;
 use crate::boundary::{Errno, Result, status};
 
-/// Joins a multicast group; from the event MULTICAST_JOIN on the id's queue pair hears it
+/// Joins a multicast group. After the event MULTICAST_JOIN the id's queue pair receives its datagrams
 /// (rdma_join_multicast(3)).
 ///
 /// # Safety
@@ -27,11 +27,11 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast(
     addr: *mut sockaddr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     status(|| unsafe { join_address(Id::get(id)?, addr, JoinFlags::FullMember, context) })
 }
 
-/// As [`rdma_join_multicast`], or only to send (rdma_join_multicast_ex(3)).
+/// Joins as [`rdma_join_multicast`] does, or only to send (rdma_join_multicast_ex(3)).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call; `attr` may be read, and its address is NULL or one.
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, attr) = unsafe { (Id::get(id)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
         if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
             return Err(refused(Errno::EOPNOTSUPP, "comp_mask", "unknown bits"));
@@ -55,18 +55,18 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
             RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER => JoinFlags::SendOnlyFullMember,
             _ => return Err(refused(Errno::EINVAL, "join_flags", "unknown")),
         };
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { join_address(id, attr.addr, flags, context) }
     })
 }
 
-/// An argument that makes no sense: logs its name, and why.
+/// Logs the name of an invalid argument and the reason, and returns `errno`.
 pub(super) fn refused(errno: Errno, field: &'static str, why: &'static str) -> Errno {
     tracing::warn!(errno = errno.0, "{field}: {why}");
     errno
 }
 
-/// The group that an address names, and its partition if that is said.
+/// Returns the group that an address names, and its partition if that is given.
 fn group_at(addr: Addr) -> (GroupAddr, Pkey) {
     match addr {
         Addr::Ip(addr) => (GroupAddr::from(addr.ip()).canonical(), Pkey(0)),
@@ -82,7 +82,7 @@ unsafe fn join_address(
     flags: JoinFlags,
     context: *mut c_void,
 ) -> Result<()> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let addr = unsafe { address::read(addr) };
     let addr =
         addr.map_err(|errno| refused(errno, "addr", "NULL, or of no family that groups have"))?;
@@ -90,7 +90,7 @@ unsafe fn join_address(
     join(id, GroupWish::Address { group, pkey, flags }, context)
 }
 
-/// Joins a group. Events that tell of it have `context`.
+/// Joins a group. Its events have `context`.
 pub(super) fn join(id: &Id, wish: GroupWish, context: *mut c_void) -> Result<()> {
     static KEYS: AtomicU64 = AtomicU64::new(1);
     let key = KEYS.fetch_add(1, Ordering::Relaxed);
@@ -109,7 +109,7 @@ pub(super) fn join(id: &Id, wish: GroupWish, context: *mut c_void) -> Result<()>
     id.change_groups(|groups| groups.push(group));
     let asked = id.process.client().and_then(|client| {
         client.join_multicast(id.handle, wish, key).map_err(|error| {
-            // It names the field of the wish that makes no sense.
+            // The error names the invalid field of the request.
             tracing::warn!("{error}");
             Errno(error.errno())
         })
@@ -118,13 +118,13 @@ pub(super) fn join(id: &Id, wish: GroupWish, context: *mut c_void) -> Result<()>
         id.change_groups(|groups| groups.retain(|g| g.key != key));
         return Err(error);
     }
-    // One of this name that did not come, or was lost, is replaced.
+    // A group of this name that was not joined, or was lost, is replaced.
     let is_old = |g: &Group| g.key != key && g.name == name && g.failed() && !g.leaving;
     id.change_groups(|groups| groups.retain(|g| !is_old(g)));
     complete(id)
 }
 
-/// Leaves a group, once the events of it that the program holds are acknowledged: waits for that
+/// Leaves a group, after the program has acknowledged the events of it that it holds: waits for that
 /// (rdma_leave_multicast(3)).
 ///
 /// # Safety
@@ -135,20 +135,20 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
     addr: *mut sockaddr,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, addr) = unsafe { (Id::get(id)?, address::read(addr)?) };
         leave(id, group_at(addr).0)
     })
 }
 
-/// Leaves a group: the first that was joined by this name, or else one that has this GID.
+/// Leaves a group: the first that was joined by this name, otherwise one that has this GID.
 pub(super) fn leave(id: &Id, name: GroupAddr) -> Result<()> {
     let client = id.process.client()?;
     let left = id.change_groups(|groups| {
         let find = |is_meant: &dyn Fn(&Group) -> bool| {
             groups.iter().position(|group| !group.leaving && is_meant(group))
         };
-        // One that was lost may have been replaced already, and the event that says so not been read.
+        // A lost group may have been replaced already, before the event of its loss was read.
         let at = find(&|group| group.name == name && !group.failed())
             .or_else(|| find(&|group| group.name == name))
             .or_else(|| find(&|group| group.is_called(name)))?;
@@ -162,7 +162,7 @@ pub(super) fn leave(id: &Id, name: GroupAddr) -> Result<()> {
     id.detach(key);
     let left = client.leave_multicast(id.handle, key);
     let held = |state: &State| state.groups.iter().any(|g| g.key == key && g.unacknowledged > 0);
-    // In synchronous mode this library itself holds one.
+    // In synchronous mode this library itself holds an event.
     if id.lock().synchronous {
         set_event(id, None);
     }

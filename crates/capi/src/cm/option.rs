@@ -14,11 +14,11 @@ use crate::abi::rdmux_cm::*;
 use crate::abi::verbs::ibv_path_data;
 use crate::boundary::{Errno, Result, status};
 
-/// The most records that a connection can have: of the connection manager's path, and of the primary and the alternate one there
-/// and back; and one more, for records that are given twice with other flags.
+/// The most records that a connection can have: the connection manager's path, and the primary and the alternate one in both
+/// directions; and one more, for records that are given twice with other flags.
 const MAX_PATHS: usize = 6;
 
-/// Sets an option (rdma_set_option(3)): of level RDMA_OPTION_ID all, of RDMA_OPTION_IB the path; and those of <rdmux/iwarp.h>,
+/// Sets an option (rdma_set_option(3)): all of level RDMA_OPTION_ID, the path of RDMA_OPTION_IB, and those of <rdmux/iwarp.h>,
 /// <rdmux/cm.h> and <rdmux/multicast.h>.
 ///
 /// # Safety
@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     value: *mut c_void,
     len: usize,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     status(|| unsafe { set(Id::get(id)?, level, name, value, len) })
 }
 
@@ -47,7 +47,7 @@ pub(super) unsafe fn set(
     let (Ok(level), Ok(name)) = (u32::try_from(level), u32::try_from(name)) else {
         return Err(Errno(libc::ENOSYS));
     };
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let option = unsafe {
         match (level, name) {
             (RDMA_PROTO_IP | RDMA_PROTO_IB, _) => {
@@ -82,7 +82,7 @@ fn set_of_cm(id: &Id, name: u32, value: u32) -> Result<()> {
     Ok(())
 }
 
-/// An option of <rdmux/cm.h>.
+/// Returns an option of <rdmux/cm.h>.
 fn of_cm(name: u32, value: u32) -> Result<CmOption> {
     let byte = u8::try_from(value).map_err(|_| Errno::EINVAL);
     Ok(match name {
@@ -106,7 +106,7 @@ fn of_cm(name: u32, value: u32) -> Result<CmOption> {
     })
 }
 
-/// A switch, of which nothing but 0 and 1 makes sense.
+/// Converts a switch, which must be 0 or 1.
 fn either(value: u32) -> Result<bool> {
     match value {
         0 => Ok(false),
@@ -115,7 +115,7 @@ fn either(value: u32) -> Result<bool> {
     }
 }
 
-/// The value, if it has the right size.
+/// Reads the value, if it has the right size.
 ///
 /// # Safety
 /// `value` is NULL or `len` bytes, of which any are a `T`.
@@ -123,25 +123,25 @@ unsafe fn read<T>(value: *const c_void, len: usize) -> Result<T> {
     if value.is_null() || len != size_of::<T>() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: as promised, and there are enough.
+    // SAFETY: the caller guarantees it, and the length was checked.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
-/// Takes path records from the program instead of asking for them; ROUTE_RESOLVED follows.
+/// Sets path records from the program in place of a query; ROUTE_RESOLVED follows.
 ///
 /// # Safety
 /// `value` is NULL or `len` bytes.
 unsafe fn set_path(id: &Id, value: *const c_void, len: usize) -> Result<()> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let records = unsafe { path_data(value, len)? };
     let client = id.process.client()?;
     Ok(id.tries(Phase::ResolvingRoute, || client.set_paths(id.handle, &records))?)
 }
 
-/// Path records and their flags, an array of `struct ibv_path_data`.
+/// Reads path records and their flags, an array of `struct ibv_path_data`.
 ///
 /// # Errors
-/// EINVAL for NULL, and for a length that is none of an array with one to [`MAX_PATHS`] records.
+/// EINVAL for NULL, and for a length that is not that of one to [`MAX_PATHS`] records.
 ///
 /// # Safety
 /// `value` is NULL or `len` bytes.
@@ -158,7 +158,7 @@ pub(super) unsafe fn path_data(value: *const c_void, len: usize) -> Result<Vec<P
     }
     let records = value.cast::<[u8; SIZE]>();
     let read = |i| {
-        // SAFETY: as promised, there are that many.
+        // SAFETY: the caller guarantees that there are that many.
         let bytes = unsafe { records.add(i).read_unaligned() };
         let [f0, f1, f2, f3, _, _, _, _, record @ ..] = bytes;
         let flags = u32::from_ne_bytes([f0, f1, f2, f3]);

@@ -1,15 +1,15 @@
-//! How far an id has come, as far as the program knows: so far that the service cannot refuse the next step, which then need
+//! The phase of an id, as far as the program knows. In some phases the service cannot refuse the next step, which then need
 //! not wait for the service's answer.
 //!
-//! The service has the last word on everything else. What it refuses because something happened meanwhile it has told by an
-//! event, or does so.
+//! Everything else the service decides. If it refuses a step because something happened meanwhile, it has sent an
+//! event of that, or does so.
 
 use rdmux_cm::EventKind;
 
-/// The phases from which there is a next step that cannot be refused.
+/// The phases of an id whose next step cannot be refused, and all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Created, and not even bound.
+    /// Created, and not bound.
     New,
     Bound,
     ResolvingAddr,
@@ -17,22 +17,22 @@ pub(super) enum Phase {
     ResolvingRoute,
     RouteResolved,
     Connecting,
-    /// A request that came, and was not answered.
+    /// Created for a request that is not answered.
     Requested,
     Accepting,
     /// Connected, or was.
     Connected,
-    /// Any other, of which only the service knows what may be done.
+    /// Any other, in which only the service knows what is allowed.
     Other,
 }
 
 impl Phase {
-    /// Whether events may be on their way, about what was asked for or by the peer.
+    /// Returns whether events may be pending, caused by a call or by the peer.
     pub(super) fn expects_events(self) -> bool {
         !matches!(self, Self::New | Self::Bound | Self::AddrResolved | Self::RouteResolved)
     }
 
-    /// What an event tells.
+    /// Returns the phase after an event.
     pub(super) fn after(self, event: EventKind) -> Self {
         use EventKind as E;
         match (self, event) {

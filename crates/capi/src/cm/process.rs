@@ -1,7 +1,7 @@
-//! What a process has once: the devices, and the ids by number.
+//! Singletons of a process: the devices, and the ids by number.
 //!
-//! The first function of librdmacm that needs a device opens all that the process is to see. A child after a fork finds its
-//! parent's and opens ones of its own, as does a process whose host service is gone.
+//! The first function of librdmacm that needs a device opens all that the process may see. A child after a fork finds its
+//! parent's and opens its own, as does a process whose host service has ended.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -22,12 +22,12 @@ use crate::abi::cma::rdma_cm_id;
 use crate::abi::verbs::ibv_context;
 use crate::boundary::{Errno, Result, pointer};
 
-/// See the module. There is one at a time, and none is ever freed, for ids refer to it.
+/// See the module. One is current at a time, and none is ever freed, because ids refer to it.
 pub(super) struct Process {
-    /// In the order in which they are listed; never empty. Ids and their channels are those of the first one's connection to the
+    /// In the order in which they are listed; never empty. Ids and their channels use the first one's connection to the
     /// service, whichever device they get.
     devices: Vec<Device>,
-    /// As the program holds them.
+    /// The ids that the program holds, by number.
     ids: Mutex<HashMap<IdHandle, NonNull<rdma_cm_id>>>,
 }
 
@@ -39,13 +39,13 @@ unsafe impl Sync for Process {}
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
 impl Process {
-    /// The calling process's, opened if need be.
+    /// Returns the calling process's instance, opened if necessary.
     ///
     /// # Errors
-    /// ENODEV when no host service can be reached or started, and what `ibv_open_device` says.
+    /// ENODEV when no host service can be reached or started, and the errors of `ibv_open_device`.
     pub(super) fn current() -> Result<&'static Self> {
         let found = CURRENT.load(Ordering::Acquire);
-        // SAFETY: what was put there is never freed.
+        // SAFETY: an instance that was stored is never freed.
         if let Some(process) = unsafe { found.as_ref() }
             && process.is_ours()
             && !process.first().opened.client.is_gone()
@@ -57,7 +57,7 @@ impl Process {
             // SAFETY: it came from a box just now, and is never freed.
             Ok(_) => Ok(unsafe { &*new }),
             Err(_) => {
-                // Another thread was faster. SAFETY: as above, and nobody else has seen this one.
+                // Another thread was faster. SAFETY: as above, and no other thread has seen this one.
                 let lost = unsafe { Box::from_raw(new) };
                 lost.devices.into_iter().for_each(Device::close);
                 Self::current()
@@ -85,17 +85,17 @@ impl Process {
         &self.devices[0]
     }
 
-    /// The device that the service means by this number; none if this process does not see it.
+    /// Returns the device with this number in the service; none if this process does not see it.
     pub(super) fn device(&self, number: u32) -> Option<&Device> {
         self.devices.iter().find(|device| device.kind() as u32 == number)
     }
 
-    /// The device of a context; none for NULL.
+    /// Returns the device of a context; none for NULL.
     pub(super) fn device_of(&self, context: *mut ibv_context) -> Option<&Device> {
         self.devices.iter().find(|device| device.context() == context)
     }
 
-    /// The only kind of device that this process sees; none if there are several.
+    /// Returns the only kind of device that this process sees; none if there are several.
     pub(super) fn only_kind(&self) -> Option<DeviceKind> {
         match &self.devices[..] {
             [one] => Some(one.kind()),
@@ -103,7 +103,7 @@ impl Process {
         }
     }
 
-    /// The first GID of each port of a subnet.
+    /// Returns the first GID of each port of a subnet.
     pub(super) fn subnet_gids(&self) -> Vec<Gid> {
         let on_fabric = self.devices.iter().filter(|device| device.kind().is_on_fabric());
         let gids = on_fabric.flat_map(|device| {
@@ -112,40 +112,40 @@ impl Process {
         gids.map(|entry| entry.gid).filter(|gid| !gid.is_zero()).collect()
     }
 
-    /// Whether this process opened it, or its parent did.
+    /// Returns whether this process opened it, and not its parent.
     pub(super) fn is_ours(&self) -> bool {
         self.first().opened.is_ours()
     }
 
-    /// The host service.
+    /// Returns the connection to the host service.
     ///
     /// # Errors
-    /// ENODEV for what was inherited over a fork.
+    /// ENODEV if it was inherited over a fork.
     pub(super) fn client(&self) -> Result<&Arc<HostClient>> {
         self.first().opened.check()?;
-        // Programs shake hands over a queue pair and then connect others: both should begin at once.
+        // Programs exchange parameters over one queue pair and then connect others: both should start at once.
         for device in self.devices.iter().filter(|device| !device.has_streams()) {
             device.opened.device.acknowledge();
         }
         Ok(&self.first().opened.client)
     }
 
-    /// From now on events find the id.
+    /// Adds an id, which events find from now on.
     pub(super) fn insert(&self, handle: IdHandle, id: NonNull<rdma_cm_id>) {
         self.ids.lock().insert(handle, id);
     }
 
-    /// From now on no event is delivered to the id.
+    /// Removes an id: no event is delivered to it from now on.
     pub(super) fn remove(&self, handle: IdHandle) {
         self.ids.lock().remove(&handle);
     }
 
-    /// Whether the program has the id.
+    /// Returns whether the program has the id.
     pub(super) fn knows(&self, handle: IdHandle) -> bool {
         self.ids.lock().contains_key(&handle)
     }
 
-    /// Hands an id to `f`; none if it was destroyed meanwhile. It lives as long as `f` runs: ids leave the table before
+    /// Passes an id to `f`; none if it was destroyed meanwhile. It lives as long as `f` runs: ids are removed from the table before
     /// they are freed, and the table is locked.
     pub(super) fn find<R>(
         &self,
@@ -157,7 +157,7 @@ impl Process {
     }
 }
 
-/// The contexts of all devices, ended by NULL: rdma_get_devices(3). To be given back by [`rdma_free_devices`].
+/// Returns the contexts of all devices, ended by NULL (rdma_get_devices(3)). [`rdma_free_devices`] frees the list.
 ///
 /// # Safety
 /// `num_devices` is NULL or may be written.
@@ -181,7 +181,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mu
         }
     });
     if !num_devices.is_null() {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { *num_devices = count };
     }
     list
@@ -193,6 +193,6 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mu
 /// `list` is one of [`rdma_get_devices`], once.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    // SAFETY: as promised, it came from calloc.
+    // SAFETY: the caller guarantees that it came from calloc.
     unsafe { libc::free(list.cast()) }
 }

@@ -14,11 +14,11 @@ use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, guarded, status, zeroed};
 use crate::verbs::attr;
 
-/// Makes a queue pair for the id: in INIT, so that receives can be posted, or with UD in RTS (rdma_create_qp(3)). Without `pd`
-/// it is in the id's, and completion queues that `attr` does not name are made, each with a channel. The sizes that the
-/// queue pair got are put into `attr`.
+/// Creates a queue pair for the id: in INIT, so that receives can be posted, or with UD in RTS (rdma_create_qp(3)). Without `pd`
+/// it uses the id's domain. Completion queues that `attr` does not name are created, each with a channel. The actual sizes
+/// are stored in `attr`.
 ///
-/// Of XRC the sending end gets no completion queue for receives. The receiving end gets none at all: what comes is for the shared
+/// The sending end of XRC gets no completion queue for receives. The receiving end gets none at all: messages arrive in the shared
 /// receive queues of its domain, which is the process's own if `attr` names none.
 ///
 /// # Safety
@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     status(|| unsafe { create_from(Id::get(id)?, pd, attr.as_mut().ok_or(Errno::EINVAL)?) })
 }
 
@@ -41,7 +41,7 @@ pub(super) unsafe fn create_from(
     pd: *mut ibv_pd,
     attr: &mut ibv_qp_init_attr,
 ) -> Result<()> {
-    // SAFETY: zero is NULL, or nothing, in every field; the one structure begins as the other.
+    // SAFETY: zero is NULL, or no value, in every field; the one structure begins like the other.
     unsafe {
         let mut extended: ibv_qp_init_attr_ex = zeroed();
         ptr::from_mut(&mut extended).cast::<ibv_qp_init_attr>().write(*attr);
@@ -53,7 +53,7 @@ pub(super) unsafe fn create_from(
     }
 }
 
-/// As [`rdma_create_qp`], with all that `ibv_create_qp_ex` takes (rdma_create_qp_ex(3)).
+/// Creates a queue pair as [`rdma_create_qp`] does, with all that `ibv_create_qp_ex` takes (rdma_create_qp_ex(3)).
 ///
 /// # Safety
 /// As [`rdma_create_qp`].
@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     status(|| unsafe { create(Id::get(id)?, attr.as_mut().ok_or(Errno::EINVAL)?) })
 }
 
@@ -112,7 +112,7 @@ unsafe fn create(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     }
 }
 
-/// A queue pair of XRC's receiving end has no queues, but a domain of those that requests may name.
+/// Prepares the attributes for XRC's receiving end: no queues, but a domain of the queues that requests may name.
 fn for_any_queue(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     (attr.cap.max_send_wr, attr.cap.max_send_sge) = (0, 0);
     (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
@@ -123,7 +123,7 @@ fn for_any_queue(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     Ok(())
 }
 
-/// Makes the completion queues that neither the id nor the program has. Their context is the id.
+/// Creates the completion queues that neither the id nor the program has. Their context is the id.
 fn create_cqs(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     if attr.recv_cq.is_null() && id.recv_cq().is_null() && attr.cap.max_recv_wr > 0 {
         create_recv_cq(id, attr.cap.max_recv_wr)?;
@@ -143,19 +143,19 @@ fn create_cqs(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     Ok(())
 }
 
-/// A completion queue whose context is the id.
+/// Creates a completion queue whose context is the id.
 fn create_cq(id: &Id, size: u32, channel: *mut ibv_comp_channel) -> Result<*mut ibv_cq> {
     verbs::create_cq(id.verbs(), size, id.public().cast(), channel)
 }
 
-/// Makes the id's completion queue for receives, with its channel.
+/// Creates the id's completion queue for receives, with its channel.
 pub(super) fn create_recv_cq(id: &Id, size: u32) -> Result<()> {
     id.set_recv_cq_channel(verbs::create_comp_channel(id.verbs())?);
     id.set_recv_cq(create_cq(id, size, id.recv_cq_channel())?);
     Ok(())
 }
 
-/// Destroys what [`create_cqs`] made.
+/// Destroys the completion queues of [`create_cqs`].
 pub(super) fn destroy_cqs(id: &Id) {
     let (send, channel) = (id.send_cq(), id.send_cq_channel());
     id.set_send_cq(ptr::null_mut());
@@ -171,7 +171,7 @@ pub(super) fn destroy_cqs(id: &Id) {
     }
 }
 
-/// Destroys what [`create_recv_cq`] made.
+/// Destroys the completion queue of [`create_recv_cq`].
 pub(super) fn destroy_recv_cq(id: &Id) {
     let (cq, channel) = (id.recv_cq(), id.recv_cq_channel());
     id.set_recv_cq(ptr::null_mut());
@@ -180,7 +180,7 @@ pub(super) fn destroy_recv_cq(id: &Id) {
     verbs::destroy_comp_channel(channel);
 }
 
-/// Takes a new queue pair as far as it goes before a connection.
+/// Takes a new queue pair through the states before a connection.
 fn first_states(id: &Id, qp: *mut ibv_qp) -> Result<()> {
     step(id, qp, QpState::Init, None)?;
     if id.is_ud() {
@@ -190,23 +190,23 @@ fn first_states(id: &Id, qp: *mut ibv_qp) -> Result<()> {
     Ok(())
 }
 
-/// Takes the id's queue pair to RTS as agreed, with these depths if the program has others. Does nothing without one.
+/// Takes the id's queue pair to RTS as negotiated, with these depths if the program has others. Does nothing without one.
 pub(super) fn bring_up(id: &Id, depths: Option<Depths>) -> Result<()> {
     let qp = id.qp();
     if qp.is_null() {
         return Ok(());
     }
-    // INIT once more: what peers may do depends on what was agreed.
+    // INIT once more: the peer's access depends on what was negotiated.
     step(id, qp, QpState::Init, depths)?;
     if id.has_streams() {
-        // The stream takes it further when it arrives.
+        // Its further states follow when the stream arrives.
         return Ok(());
     }
     step(id, qp, QpState::Rtr, depths)?;
     step(id, qp, QpState::Rts, depths)
 }
 
-/// Gives the id's queue pair, which is in RTS, the alternate path that is agreed on, and asks for it to be used. Does nothing
+/// Loads the negotiated alternate path into the id's queue pair, which is in RTS, and arms it for migration. Does nothing
 /// without one.
 pub(super) fn reload(id: &Id) -> Result<()> {
     let qp = id.qp();
@@ -219,7 +219,7 @@ pub(super) fn reload(id: &Id) -> Result<()> {
     step(id, qp, QpState::Rts, None)
 }
 
-/// One step, with the attributes that rdma_init_qp_attr(3) gives.
+/// Makes one transition, with the attributes of rdma_init_qp_attr(3).
 fn step(id: &Id, qp: *mut ibv_qp, state: QpState, depths: Option<Depths>) -> Result<()> {
     let (agreed, mask) = attr_for(id, state)?;
     let mut attr = attr::to_c(&agreed);
@@ -230,7 +230,7 @@ fn step(id: &Id, qp: *mut ibv_qp, state: QpState, depths: Option<Depths>) -> Res
     verbs::modify_qp(qp, &mut attr, mask.bits())
 }
 
-/// Takes the id's queue pair to the error state, where everything posted is flushed. Does nothing without one.
+/// Moves the id's queue pair to the error state, which flushes all posted requests. Does nothing without one.
 pub(super) fn fail(id: &Id) -> Result<()> {
     let qp = id.qp();
     if qp.is_null() {
@@ -242,14 +242,14 @@ pub(super) fn fail(id: &Id) -> Result<()> {
     verbs::modify_qp(qp, &mut attr, IBV_QP_STATE)
 }
 
-/// Destroys the id's queue pair, and the completion queues that were made for it (rdma_destroy_qp(3)).
+/// Destroys the id's queue pair, and the completion queues that were created for it (rdma_destroy_qp(3)).
 ///
 /// # Safety
-/// `id` is an id of this library that outlives the call, and nobody uses its queue pair any more.
+/// `id` is an id of this library that outlives the call, and its queue pair is no longer used.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     let _: Result<c_int> = guarded(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         destroy(unsafe { Id::get(id)? });
         Ok(0)
     });
@@ -257,12 +257,12 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
 
 pub(super) fn destroy(id: &Id) {
     if !id.qp().is_null() {
-        // It could not be destroyed while it is attached, and others are not attached in its place.
+        // An attached queue pair cannot be destroyed, and a later one is not attached in its place.
         let attached = |id: &Id| id.lock().groups.iter().find(|g| g.attached).map(|g| g.key);
         while let Some(key) = attached(id) {
             id.detach(key);
         }
-        // Address handles are in the domain of the queue pair, which the program may end afterwards.
+        // Address handles are in the domain of the queue pair, which the program may deallocate afterwards.
         id.change_groups(|groups| {
             for way in groups.iter_mut().filter_map(|group| group.way.as_mut().ok()) {
                 *way = way.again();

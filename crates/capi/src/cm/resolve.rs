@@ -1,4 +1,4 @@
-//! bind, listen, resolve: which address, and the way to the peer.
+//! bind, listen, resolve: local addresses, and the route to the peer.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use super::take::complete;
 use crate::abi::cma::rdma_cm_id;
 use crate::boundary::{Errno, Result, status};
 
-/// Gives an id an address: one of the host's or a wildcard, and a port, where 0 takes a free one (rdma_bind_addr(3)).
+/// Binds an id to an address: one of the host's or a wildcard, and a port, where 0 takes a free one (rdma_bind_addr(3)).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call; `addr` is NULL or an address.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     status(|| unsafe { bind(Id::get(id)?, addr) })
 }
 
 /// # Safety
 /// `addr` is NULL or an address.
 pub(super) unsafe fn bind(id: &Id, addr: *const sockaddr) -> Result<()> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let addr = unsafe { address::read(addr)? };
     let client = id.process.client()?;
     id.is_at(Phase::Other);
@@ -35,16 +35,16 @@ pub(super) unsafe fn bind(id: &Id, addr: *const sockaddr) -> Result<()> {
     address::show_bound(id, bound, device.as_deref())
 }
 
-/// Takes connection requests; at most `backlog` wait (rdma_listen(3)).
+/// Listens for connection requests, of which at most `backlog` wait (rdma_listen(3)).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let id = unsafe { Id::get(id)? };
-        // As much as the host allows for a backlog that makes no sense.
+        // An invalid backlog means the largest that the host allows.
         let backlog = u32::try_from(backlog).unwrap_or(0);
         id.is_at(Phase::Other);
         id.lock().has_known_port = true;
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int)
     })
 }
 
-/// Finds the id's address and device for the way to `dst`, bound to `src` if that is not NULL
+/// Resolves the local address and device for `dst`, bound to `src` if that is not NULL
 /// (rdma_resolve_addr(3)). ADDR_RESOLVED or ADDR_ERROR follows.
 ///
 /// # Safety
@@ -66,19 +66,19 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     dst: *mut sockaddr,
     timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     status(|| unsafe { resolve_addr(Id::get(id)?, src, dst, timeout_ms) })
 }
 
 /// # Safety
-/// The addresses are NULL or addresses.
+/// The pointers are NULL or addresses.
 pub(super) unsafe fn resolve_addr(
     id: &Id,
     src: *const sockaddr,
     dst: *const sockaddr,
     timeout_ms: c_int,
 ) -> Result<()> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let (src, dst) = unsafe {
         let dst = address::read(dst)?;
         (if src.is_null() { None } else { Some(address::read(src)?) }, dst)
@@ -102,7 +102,7 @@ pub(super) unsafe fn resolve_addr(
     complete(id)
 }
 
-/// Finds the path to the resolved address (rdma_resolve_route(3)). ROUTE_RESOLVED or ROUTE_ERROR follows. ACM is asked first
+/// Resolves the path to the resolved address (rdma_resolve_route(3)). ROUTE_RESOLVED or ROUTE_ERROR follows. It asks ACM first
 /// (`RDMA_CM_USE_IB_ACM`).
 ///
 /// # Safety
@@ -112,7 +112,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_route(
     id: *mut rdma_cm_id,
     timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     status(|| resolve_route(unsafe { Id::get(id)? }, timeout_ms))
 }
 
@@ -132,7 +132,7 @@ pub(super) fn resolve_route(id: &Id, timeout_ms: c_int) -> Result<()> {
     complete(id)
 }
 
-/// Milliseconds. The kernel's driver takes them as an unsigned number: what is negative is more than a program will wait.
+/// Converts milliseconds. The kernel's driver takes them as an unsigned number: a negative one is longer than a program will wait.
 fn timeout(ms: c_int) -> Duration {
     Duration::from_millis(ms.cast_unsigned().into())
 }

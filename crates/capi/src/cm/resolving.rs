@@ -1,7 +1,7 @@
-//! Lookups on behalf of an id, which tells by event how they went: rdma_resolve_addrinfo(3) and rdma_query_addrinfo(3), newer than
+//! Lookups on behalf of an id, whose outcome events report: rdma_resolve_addrinfo(3) and rdma_query_addrinfo(3), newer than
 //! rdma-core 44.
 //!
-//! A name is looked for by a thread that lives as long as that takes; subnet administration is asked by the host's service.
+//! A thread per lookup resolves names. The host's service queries subnet administration.
 
 use std::ffi::{c_char, c_int};
 use std::thread;
@@ -17,11 +17,11 @@ use super::take::complete;
 use crate::abi::cma::*;
 use crate::boundary::{Errno, Result, guarded, status};
 
-/// How long subnet administration has for its answer.
+/// The timeout of subnet administration's answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// As rdma_getaddrinfo(3), on behalf of an id, which gets ADDRINFO_RESOLVED, or ADDRINFO_ERROR with a negative error number as
-/// its status. With RAI_SA the id is bound to a port of a subnet.
+/// Looks up as rdma_getaddrinfo(3) does, on behalf of an id, which gets ADDRINFO_RESOLVED, or ADDRINFO_ERROR with a negative error number
+/// as its status. With RAI_SA the id is bound to a port of a subnet.
 ///
 /// # Safety
 /// `id` is NULL or an id of this library that outlives the call; the rest as for rdma_getaddrinfo(3).
@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
     hints: *const rdma_addrinfo,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let (id, asked) = unsafe { (Id::get(id)?, Asked::read(node, service, hints.as_ref())) };
         let asked = asked.map_err(|failure| failure.errno())?;
         if std::mem::replace(&mut id.lock().resolving.under_way, true) {
@@ -54,13 +54,13 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
     })
 }
 
-/// Has a thread look for a name.
+/// Starts a thread that looks up a name.
 fn begin(id: &Id, asked: Asked) -> Result<()> {
     let (process, handle) = (id.process, id.handle);
     let started = signals::with_blocked(|| {
         let thread = thread::Builder::new().name("rdmux-resolve".to_owned());
         thread.spawn(move || {
-            // What goes wrong here the id is told of, or it is gone.
+            // The id gets an event of any failure here, unless it is gone.
             let _: Result<()> = guarded(|| tell(process, handle, &asked));
         })
     });
@@ -78,7 +78,7 @@ fn tell(process: &Process, handle: IdHandle, asked: &Asked) -> Result<()> {
         _ => EventKind::AddrinfoError,
     };
     let lives = process.find(handle, |id| {
-        // SAFETY: it was put in as the address of an id, and lives while this runs.
+        // SAFETY: the table has the id's address, and the id lives while this runs.
         unsafe { id.cast::<Id>().as_ref() }.lock().resolving.found = found;
     });
     if lives.is_none() {
@@ -87,7 +87,7 @@ fn tell(process: &Process, handle: IdHandle, asked: &Asked) -> Result<()> {
     Ok(process.client()?.write_event(handle, kind, status, 0)?)
 }
 
-/// What [`rdma_resolve_addrinfo`] found, once (rdma_query_addrinfo(3)).
+/// Returns the result of [`rdma_resolve_addrinfo`], once (rdma_query_addrinfo(3)).
 ///
 /// # Safety
 /// `id` is NULL or an id of this library that outlives the call; `info` is NULL or may be written.
@@ -97,14 +97,14 @@ pub(crate) unsafe extern "C" fn rdma_query_addrinfo(
     info: *mut *mut rdma_addrinfo,
 ) -> c_int {
     status(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let id = unsafe { Id::get(id)? };
         if info.is_null() {
             return Err(Errno::EINVAL);
         }
         let found = id.lock().resolving.found.take().ok_or(Errno(libc::ENOENT))?;
         id.lock().resolving.end();
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         unsafe { *info = found.into_ptr() };
         Ok(())
     })

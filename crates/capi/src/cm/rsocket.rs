@@ -1,7 +1,7 @@
-//! What exists of <rdma/rsocket.h>: waiting for ordinary descriptors.
+//! The implemented part of <rdma/rsocket.h>: waiting for ordinary descriptors.
 //!
-//! There are no rsockets: [`rsocket`] fails with EOPNOTSUPP, and every call on one (`exports/cm.txt`) with EBADF, as for a
-//! descriptor that is none. The functions that wait take any descriptors, also in the reference implementation, so they do work.
+//! There are no rsockets: [`rsocket`] fails with EOPNOTSUPP, and every call on one (`exports/cm.txt`) with EBADF, as for an
+//! invalid descriptor. The functions that wait accept any descriptors, also in the reference implementation, so they do work.
 
 use std::ffi::c_int;
 
@@ -9,22 +9,22 @@ use libc::{epoll_event, fd_set, nfds_t, pollfd, timeval};
 
 use crate::boundary::Errno;
 
-/// A socket over RDMA (rsocket(7)): EOPNOTSUPP.
+/// Fails with EOPNOTSUPP, in place of creating a socket over RDMA (rsocket(7)).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn rsocket(_domain: c_int, _type: c_int, _protocol: c_int) -> c_int {
     Errno::EOPNOTSUPP.set();
     -1
 }
 
-/// A call on what is no rsocket: -1, EBADF. Right for any number of arguments, since the C calling convention leaves their
-/// removal to the caller, and for results of any integer type.
+/// Fails with -1, EBADF, in place of a call on an rsocket. Correct for any number of arguments, because in the C calling convention the
+/// caller removes them, and for results of any integer type.
 pub(crate) extern "C" fn not_one() -> isize {
     Errno(libc::EBADF).set();
     -1
 }
 
 unsafe extern "C-unwind" {
-    // Cancellation points, which libc's declarations deny.
+    // Cancellation points, which unwind, although libc declares them as functions that do not.
     fn poll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -> c_int;
     fn select(
         nfds: c_int,
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C-unwind" fn rpoll(
     nfds: nfds_t,
     timeout: c_int,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe { poll(fds, nfds, timeout) }
 }
 
@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C-unwind" fn rselect(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe { select(nfds, read, write, except, timeout) }
 }
 
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn repoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe { libc::epoll_ctl(epfd, op, fd, event) }
 }
 
@@ -99,6 +99,6 @@ pub(crate) unsafe extern "C-unwind" fn repoll_wait(
     max: c_int,
     timeout: c_int,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     unsafe { epoll_wait(epfd, events, max, timeout) }
 }

@@ -1,6 +1,6 @@
 //! Datagrams to a group by its address (<rdmux/multicast.h>).
 //!
-//! Finding the address handle costs no lock and no system call: see [`Destinations`](super::group::Destinations).
+//! Looking up the address handle takes no lock and no system call: see [`Destinations`](super::group::Destinations).
 
 use std::ffi::c_int;
 
@@ -20,15 +20,15 @@ use crate::boundary::{Errno, Result, caught};
 /// are filled in.
 ///
 /// # Safety
-/// `id` is an id of this library that outlives the call. `wr` is NULL or a request as `ibv_post_send(3)` wants it, but for what is
-/// filled in; `to` is NULL or an address.
+/// `id` is an id of this library that outlives the call. `wr` is NULL or a request valid for `ibv_post_send(3)`, except the fields that
+/// are filled in; `to` is NULL or an address.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_sendto(
     id: *mut rdma_cm_id,
     wr: *mut ibv_send_wr,
     to: *mut sockaddr,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     match caught(|| unsafe { send(Id::peek(id)?, wr, to) }) {
         Ok(()) => 0,
         Err(errno) => {
@@ -52,10 +52,10 @@ unsafe fn send(id: &Id, wr: *mut ibv_send_wr, to: *const sockaddr) -> Result<()>
     if unsafe { qp.as_ref() }.is_none_or(|qp| qp.qp_type != IBV_QPT_UD) {
         return Err(refused(Errno::EINVAL, "id->qp", "not a queue pair of UD"));
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     let name = unsafe { name(to)? };
     id.destinations.with(name, |way| match way {
-        // SAFETY: as promised, and the queue pair is one.
+        // SAFETY: the caller guarantees it, and the queue pair is one.
         Some(Ok(way)) => unsafe { post(id, qp, wr, way) },
         Some(Err(errno)) => Err(refused(errno, "to", "the group is not joined yet, or was lost")),
         None => Err(unknown(id, name)),
@@ -75,11 +75,11 @@ unsafe fn post(id: &Id, qp: *mut ibv_qp, wr: &mut ibv_send_wr, way: &Way) -> Res
     };
     let (remote_qpn, remote_qkey) = way.key();
     wr.wr.ud = ibv_send_wr_ud { ah, remote_qpn, remote_qkey };
-    // SAFETY: as promised, and nothing is missing now.
+    // SAFETY: the caller guarantees it, and the request is complete now.
     unsafe { verbs::post_one(qp, wr) }
 }
 
-/// The group that an address names.
+/// Returns the group that an address names.
 ///
 /// # Safety
 /// `to` is NULL or an address.
@@ -87,7 +87,7 @@ unsafe fn name(to: *const sockaddr) -> Result<GroupAddr> {
     if to.is_null() {
         return Err(refused(Errno::EINVAL, "to", "NULL"));
     }
-    // SAFETY: as promised; of NULL and other families it is an error.
+    // SAFETY: the caller guarantees it; NULL and other families are errors.
     match unsafe { address::read(to) } {
         Ok(Addr::Ip(addr)) => Ok(GroupAddr::Ip(addr.ip().to_canonical())),
         Ok(Addr::Ib(addr)) => Ok(addr.gid.into()),
@@ -97,7 +97,7 @@ unsafe fn name(to: *const sockaddr) -> Result<GroupAddr> {
 
 const WRONG_FAMILY: Errno = Errno(libc::EAFNOSUPPORT);
 
-/// Why an id cannot send to what is no group of its.
+/// Returns the error of an id for a name that is none of its groups.
 fn unknown(id: &Id, name: GroupAddr) -> Errno {
     let own = address::source_family(id);
     let other = match name {

@@ -1,4 +1,4 @@
-//! Socket addresses, as C has them.
+//! Socket addresses of the C API.
 
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -13,15 +13,15 @@ use crate::boundary::{Errno, Result, zeroed};
 /// Reads a socket address.
 ///
 /// # Errors
-/// EINVAL for NULL and families that nobody knows.
+/// EINVAL for NULL and unknown families.
 ///
 /// # Safety
-/// `addr` is NULL or an address as long as its family says.
+/// `addr` is NULL or an address of the length that its family has.
 pub(super) unsafe fn read(addr: *const sockaddr) -> Result<Addr> {
     if addr.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: as promised; nothing is said of its alignment.
+    // SAFETY: the caller guarantees it, except the alignment.
     unsafe {
         match c_int::from(addr.read_unaligned().sa_family) {
             libc::AF_INET => {
@@ -68,7 +68,7 @@ fn write_ib(ib: &IbAddr) -> sockaddr_ib {
     }
 }
 
-/// A socket address of so many bytes; none for a family that nobody knows, and if there are too few.
+/// Reads a socket address from bytes; none for an unknown family, and if there are too few.
 pub(super) fn of_bytes(bytes: &[u8]) -> Option<Addr> {
     let family = sa_family_t::from_ne_bytes(*bytes.first_chunk()?);
     let needed = match c_int::from(family) {
@@ -80,11 +80,11 @@ pub(super) fn of_bytes(bytes: &[u8]) -> Option<Addr> {
     if bytes.len() < needed {
         return None;
     }
-    // SAFETY: it is as long as its family says.
+    // SAFETY: it has the length of its family.
     unsafe { read(bytes.as_ptr().cast()) }.ok()
 }
 
-/// The family of an address.
+/// Returns the family of an address.
 pub(super) fn family_of(addr: Addr) -> c_int {
     match addr {
         Addr::Ip(SocketAddr::V4(_)) => libc::AF_INET,
@@ -93,7 +93,7 @@ pub(super) fn family_of(addr: Addr) -> c_int {
     }
 }
 
-/// How many bytes an address takes.
+/// Returns how many bytes an address takes.
 pub(super) fn len_of(addr: Addr) -> usize {
     match addr {
         Addr::Ip(SocketAddr::V4(_)) => size_of::<sockaddr_in>(),
@@ -102,7 +102,7 @@ pub(super) fn len_of(addr: Addr) -> usize {
     }
 }
 
-/// A socket address as C has it.
+/// Converts an address to its C form.
 pub(super) fn storage(addr: Addr) -> sockaddr_storage {
     // SAFETY: zero is a value of every field, and each family's structure fits.
     unsafe {

@@ -10,11 +10,11 @@ use crate::abi::cma::rdma_cm_id;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, guarded, status, zeroed};
 
-/// Makes a shared receive queue, which the id's queue pair will receive from (rdma_create_srq(3)). Without `pd` it is in
-/// the id's. The sizes that it got are put into `attr`.
+/// Creates a shared receive queue, from which the id's queue pair will receive (rdma_create_srq(3)). Without `pd` it uses
+/// the id's domain. The actual sizes are stored in `attr`.
 ///
 /// For an id of XRC's receiving end it is a queue of the process's domain, with a completion queue and a channel of its own
-/// in `recv_cq` and `recv_cq_channel`; peers name it by its number (`ibv_get_srq_num`).
+/// in `recv_cq` and `recv_cq_channel`. Peers name it by its number (`ibv_get_srq_num`).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call, `pd` NULL or a domain; `attr` is NULL or may be read and written.
@@ -24,7 +24,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
-    // SAFETY: as promised; zero is NULL, or nothing, in every field; the one structure begins as the other.
+    // SAFETY: the caller guarantees it; zero is NULL, or no value, in every field; the one structure begins like the other.
     status(|| unsafe {
         let (id, attr) = (Id::get(id)?, attr.as_mut().ok_or(Errno::EINVAL)?);
         let extends = id.qp_type() == IBV_QPT_XRC_RECV;
@@ -39,8 +39,8 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     })
 }
 
-/// As [`rdma_create_srq`], with all that `ibv_create_srq_ex` takes (rdma_create_srq(3)). `attr` says in the end which domain
-/// and which completion queue a queue of XRC has.
+/// Creates a queue as [`rdma_create_srq`] does, with all that `ibv_create_srq_ex` takes (rdma_create_srq(3)). For an XRC queue, `attr`
+/// finally has its domain and completion queue.
 ///
 /// # Safety
 /// As [`rdma_create_srq`].
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     status(|| unsafe { create(Id::get(id)?, attr.as_mut().ok_or(Errno::EINVAL)?) })
 }
 
@@ -58,7 +58,7 @@ fn create(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
         return Err(Errno::EINVAL);
     }
     if !id.srq().is_null() {
-        // An id has one at most.
+        // An id has at most one.
         return Err(Errno::EINVAL);
     }
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
@@ -82,7 +82,7 @@ fn create(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     Ok(())
 }
 
-/// What a queue of XRC has and the program does not name: a domain and a completion queue.
+/// Fills in what the program does not name for an XRC queue: a domain and a completion queue.
 fn complete(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
         attr.xrcd = id.device().ok_or(Errno::EINVAL)?.default_xrcd()?;
@@ -98,7 +98,7 @@ fn complete(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     Ok(())
 }
 
-/// The shared receive queue needs the id's completion queue no more.
+/// Releases the id's completion queue, which the shared receive queue no longer needs.
 fn release_cq(id: &Id) {
     id.lock().cq_of_srq = false;
     if !id.qp_receives() {
@@ -106,14 +106,14 @@ fn release_cq(id: &Id) {
     }
 }
 
-/// Destroys the id's shared receive queue (rdma_destroy_srq(3)); its queue pair must be gone.
+/// Destroys the id's shared receive queue (rdma_destroy_srq(3)); its queue pair must be destroyed before.
 ///
 /// # Safety
-/// `id` is an id of this library that outlives the call, and nobody uses the queue any more.
+/// `id` is an id of this library that outlives the call, and its queue is no longer used.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     let _: Result<c_int> = guarded(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         destroy(unsafe { Id::get(id)? });
         Ok(0)
     });

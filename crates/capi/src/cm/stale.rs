@@ -1,4 +1,4 @@
-//! Events of ids and groups that are gone.
+//! Stale events: those of destroyed ids and of groups that were left.
 
 use rdmux_cm::{EventKind, IdHandle};
 
@@ -7,7 +7,7 @@ use super::event::Delivered;
 use super::id::Id;
 use super::process::Process;
 
-/// An id or a group of it has gone: takes away what its channel has of it.
+/// Discards the stale events in an id's channel, after the id or a group of it is gone.
 pub(super) fn forget_events(id: &Id) {
     // SAFETY: a channel outlives its ids (rdma_destroy_event_channel(3)).
     if let Ok(channel) = unsafe { Channel::get(id.channel()) } {
@@ -15,14 +15,14 @@ pub(super) fn forget_events(id: &Id) {
     }
 }
 
-/// A channel may have events of ids or groups that are gone: takes them away.
+/// Discards the stale events that a channel may have.
 pub(super) fn note_stale(channel: &Channel) {
-    // Before it looks: who takes the event that hides them looks then.
+    // First: a thread that takes the event in front of stale ones will then look for them.
     channel.note_loss();
     drop_stale(channel);
 }
 
-/// Takes away what the channel has of ids and groups that are gone, as far as nothing else comes first, so that its descriptor is readable
+/// Discards a channel's stale events at the head of its queue, so that its descriptor is readable
 /// only if there is an event for the program.
 pub(super) fn drop_stale(channel: &Channel) {
     let Ok(source) = channel.source() else { return };
@@ -40,13 +40,13 @@ pub(super) fn drop_stale(channel: &Channel) {
             forget(process, event.id);
         }
     }
-    // Otherwise there may be more behind it.
+    // Otherwise there may be more behind the head.
     if is_empty {
         channel.note_cleaned(losses);
     }
 }
 
-/// Whether an event is of an id or a group that is gone.
+/// Returns whether an event is of an id or a group that is gone.
 fn is_stale(process: &Process, event: &rdmux_cm::Event) -> bool {
     if event.kind == EventKind::ConnectRequest {
         return event.listen_id.is_none_or(|listener| !process.knows(listener));
@@ -58,7 +58,7 @@ fn is_stale(process: &Process, event: &rdmux_cm::Event) -> bool {
     }
 }
 
-/// Nobody will take the request: the peer is refused.
+/// Refuses a request that no program will take.
 pub(super) fn forget(process: &Process, id: IdHandle) {
     if let Ok(client) = process.client() {
         let _ = client.destroy_id_soon(id);

@@ -1,4 +1,4 @@
-//! Taking events: by the program, and by calls that wait for theirs.
+//! Reading of events, by the program and by synchronous calls.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,7 +17,7 @@ use super::stale::drop_stale;
 use crate::abi::cma::{rdma_cm_event, rdma_event_channel};
 use crate::boundary::{Errno, Result, guarded};
 
-/// The next event, if there is one. Those that do not concern the program are passed over.
+/// Returns the next event, if there is one. Skips those that do not concern the program.
 fn try_next(channel: &Channel, source: &EventChannel) -> Result<Option<Box<Event>>> {
     while let Some(event) = source.try_get_event()? {
         if let Some(event) = follow(channel.process(), event) {
@@ -30,7 +30,7 @@ fn try_next(channel: &Channel, source: &EventChannel) -> Result<Option<Box<Event
     Ok(None)
 }
 
-/// The next event. EAGAIN if there is none and the program has set the descriptor not to block.
+/// Returns the next event. EAGAIN if there is none and the program has set the descriptor not to block.
 fn next(channel: &Channel) -> Result<Box<Event>> {
     let source = channel.source()?;
     loop {
@@ -43,10 +43,10 @@ fn next(channel: &Channel) -> Result<Box<Event>> {
     }
 }
 
-/// In synchronous mode: waits for the event that tells how the call went, and keeps it in `event`.
+/// Waits, in synchronous mode, for the event that reports the outcome of the call, and keeps it in `event`.
 ///
 /// # Errors
-/// What the event tells: ECONNREFUSED when the peer refused, else its errno.
+/// The failure that the event reports: ECONNREFUSED when the peer refused, otherwise its errno.
 pub(super) fn complete(id: &Id) -> Result<()> {
     if !id.lock().synchronous {
         return Ok(());
@@ -61,40 +61,40 @@ pub(super) fn complete(id: &Id) -> Result<()> {
         (EventKind::Rejected, _) => Err(Errno(libc::ECONNREFUSED)),
         // A datagram service's refusal.
         (EventKind::Unreachable, 1..) => Err(Errno(libc::ECONNREFUSED)),
-        // The peer does not take the path.
+        // The peer refused the path.
         (EventKind::AlternateResponse, 1..) => Err(Errno(libc::ECONNREFUSED)),
         (_, status) => Err(Errno(status.abs())),
     }
 }
 
 unsafe extern "C-unwind" {
-    /// A cancellation point, which libc's declaration denies.
+    /// A cancellation point, which unwinds, although libc declares that it does not.
     fn recv(socket: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize;
     /// Likewise.
     fn pause() -> c_int;
 }
 
-/// How an attempt to take an event went. Plain data, for the frame below.
+/// The result of an attempt to take an event. Plain data, for the frame below.
 #[derive(Clone, Copy)]
 enum Attempt {
     Event(*mut rdma_cm_event),
     Failed(Errno),
-    /// There is none yet; this socket will tell. With it comes what tells whether the channel still is
-    /// there, to be given to [`is_destroyed`].
+    /// There is none yet. This socket will be readable, and the flag says whether the channel still
+    /// exists; it must be passed to [`is_destroyed`].
     Wait(c_int, *const AtomicBool),
     /// There will be none: the channel is destroyed.
     Never,
 }
 
-/// The next event; waits for it unless the channel's descriptor is set not to block, when EAGAIN says that there is none
-/// (rdma_get_cm_event(3)). To be acknowledged by [`rdma_ack_cm_event`](super::event::rdma_ack_cm_event).
+/// Returns the next event. Waits for it unless the channel's descriptor is set not to block, when it fails with EAGAIN
+/// (rdma_get_cm_event(3)). [`rdma_ack_cm_event`](super::event::rdma_ack_cm_event) acknowledges the event.
 ///
-/// It waits as the reference implementation does in write(2): it looks at `O_NONBLOCK`, goes on after a signal or not as
+/// It waits as the reference implementation does in write(2): it respects `O_NONBLOCK`, restarts after a signal or not as
 /// the handler was installed, and is a cancellation point (pthreads(7)). So nothing in this frame has a destructor.
-/// And as there, a thread that waits while another destroys the channel waits for ever.
+/// As there, a thread that waits while another destroys the channel waits for ever.
 ///
 /// # Safety
-/// `channel` is a channel of this library that is not destroyed, or has not been for long; `event` is NULL or may be
+/// `channel` is a channel of this library that is not destroyed, or was only recently; `event` is NULL or may be
 /// written.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
@@ -103,7 +103,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
 ) -> c_int {
     let mut byte = 0_u8;
     loop {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         match unsafe { attempt(channel, !event.is_null()) } {
             Attempt::Event(new) => {
                 // SAFETY: not NULL, or the attempt would have failed.
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
             Attempt::Wait(fd, mark) => {
                 // SAFETY: room for the one byte.
                 let got = unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-                // SAFETY: it comes from the attempt, and is not used again.
+                // SAFETY: it is the attempt's, and is not used again.
                 if unsafe { is_destroyed(mark) } {
                     break;
                 }
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         }
     }
     loop {
-        // SAFETY: it waits for a signal and no more.
+        // SAFETY: it only waits for a signal.
         unsafe { pause() };
     }
 }
@@ -137,13 +137,13 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
 /// Takes an event if there is one.
 ///
 /// # Safety
-/// `channel` is NULL or a channel of this library that is not destroyed, or has not been for long.
+/// `channel` is NULL or a channel of this library that is not destroyed, or was only recently.
 unsafe fn attempt(channel: *mut rdma_event_channel, wanted: bool) -> Attempt {
     let attempt = guarded(|| {
         if !wanted {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let channel = unsafe { Channel::get(channel)? };
         let Ok(source) = channel.source() else { return Ok(Attempt::Never) };
         if let Some(event) = try_next(channel, &source)? {
@@ -155,7 +155,7 @@ unsafe fn attempt(channel: *mut rdma_event_channel, wanted: bool) -> Attempt {
     attempt.unwrap_or_else(Attempt::Failed)
 }
 
-/// Whether a channel was destroyed meanwhile. Leaves `errno` as it is.
+/// Returns whether a channel was destroyed meanwhile. Preserves `errno`.
 ///
 /// # Safety
 /// `mark` is of an [`Attempt::Wait`], and used once.

@@ -1,6 +1,6 @@
-//! The part of libibverbs that the connection manager uses, with errors as results.
+//! The functions of libibverbs that the connection manager uses, with errors as results.
 //!
-//! Pointers are those of fields of ids and of the program's attributes: NULL where that is said, else objects that live.
+//! Pointers are fields of ids and of the program's attributes: NULL where documented, otherwise objects that live.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -24,12 +24,12 @@ use crate::verbs::query::ibv_query_device;
 use crate::verbs::srq::{create_srq_ex, ibv_destroy_srq};
 use crate::verbs::xrc::open_xrcd;
 
-/// The object, or errno for NULL.
+/// Returns the object, or errno for NULL.
 fn made<T>(object: *mut T) -> Result<*mut T> {
     if object.is_null() { Err(Errno::last()) } else { Ok(object) }
 }
 
-/// An error number, 0 for none; some functions return -1 and set errno.
+/// Converts an error number, 0 for none; some functions return -1 and set errno.
 fn done(code: c_int) -> Result<()> {
     match code {
         0 => Ok(()),
@@ -61,7 +61,7 @@ pub(super) fn open_device(device: *mut ibv_device) -> Result<*mut ibv_context> {
 }
 
 pub(super) fn close_device(context: *mut ibv_context) {
-    // SAFETY: nobody else has it.
+    // SAFETY: no other thread has it.
     unsafe { ibv_close_device(context) };
 }
 
@@ -78,7 +78,7 @@ pub(super) fn alloc_pd(context: *mut ibv_context) -> Result<*mut ibv_pd> {
     made(unsafe { ibv_alloc_pd(context) })
 }
 
-/// A domain of XRC that only this process knows.
+/// Opens an XRC domain that only this process knows.
 pub(super) fn open_private_xrcd(context: *mut ibv_context) -> Result<*mut ibv_xrcd> {
     let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
     let mut attr = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
@@ -91,15 +91,15 @@ pub(super) fn create_comp_channel(context: *mut ibv_context) -> Result<*mut ibv_
     made(unsafe { ibv_create_comp_channel(context) })
 }
 
-/// Does nothing for NULL.
+/// Destroys a channel. Does nothing for NULL.
 pub(super) fn destroy_comp_channel(channel: *mut ibv_comp_channel) {
     if !channel.is_null() {
-        // SAFETY: the id's own, which it forgets.
+        // SAFETY: the id's own, which drops its pointer.
         unsafe { ibv_destroy_comp_channel(channel) };
     }
 }
 
-/// A completion queue with a context of the caller's.
+/// Creates a completion queue with this context.
 pub(super) fn create_cq(
     context: *mut ibv_context,
     size: u32,
@@ -111,10 +111,10 @@ pub(super) fn create_cq(
     made(unsafe { ibv_create_cq(context, size, cq_context, channel, 0) })
 }
 
-/// Does nothing for NULL.
+/// Destroys a completion queue. Does nothing for NULL.
 pub(super) fn destroy_cq(cq: *mut ibv_cq) {
     if !cq.is_null() {
-        // SAFETY: the id's own, which it forgets.
+        // SAFETY: the id's own, which drops its pointer.
         unsafe { ibv_destroy_cq(cq) };
     }
 }
@@ -133,7 +133,7 @@ pub(super) fn modify_qp(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: u32) -> R
 }
 
 pub(super) fn destroy_qp(qp: *mut ibv_qp) {
-    // SAFETY: the id's queue pair, which it forgets.
+    // SAFETY: the id's queue pair, whose pointer it drops.
     unsafe { ibv_destroy_qp(qp) };
 }
 
@@ -146,29 +146,29 @@ pub(super) fn create_srq(
 }
 
 pub(super) fn destroy_srq(srq: *mut ibv_srq) {
-    // SAFETY: the id's own, which it forgets.
+    // SAFETY: the id's own, which drops its pointer.
     unsafe { ibv_destroy_srq(srq) };
 }
 
 /// # Safety
 /// `pd` is a domain.
 pub(super) unsafe fn create_ah(pd: *mut ibv_pd, attr: &mut ibv_ah_attr) -> Result<*mut ibv_ah> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     made(unsafe { ibv_create_ah(pd, attr) })
 }
 
 pub(super) fn destroy_ah(ah: *mut ibv_ah) {
-    // SAFETY: the connection manager's own, which it forgets.
+    // SAFETY: the connection manager's own, which drops its pointer.
     unsafe { ibv_destroy_ah(ah) };
 }
 
 /// Posts one request.
 ///
 /// # Safety
-/// `qp` is a queue pair, and the request as `ibv_post_send(3)` wants it.
+/// `qp` is a queue pair, and the request is valid for `ibv_post_send(3)`.
 pub(super) unsafe fn post_one(qp: *mut ibv_qp, wr: &mut ibv_send_wr) -> Result<()> {
     let mut bad = ptr::null_mut();
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     done(unsafe { post_send(qp, wr, &raw mut bad) })
 }
 
@@ -182,7 +182,7 @@ pub(super) fn detach_mcast(qp: *mut ibv_qp, mgid: &ibv_gid) -> Result<()> {
     done(unsafe { ibv_detach_mcast(qp, mgid, 0) })
 }
 
-/// A queue pair's options; none if it has no such thing.
+/// Returns a queue pair's options; none if it does not support them.
 pub(super) fn query_ece(qp: *mut ibv_qp) -> Result<Ece> {
     let mut ece = ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
     // SAFETY: the id's queue pair.
@@ -192,7 +192,7 @@ pub(super) fn query_ece(qp: *mut ibv_qp) -> Result<Ece> {
     }
 }
 
-/// Does nothing if the queue pair has no such thing.
+/// Sets a queue pair's options. Does nothing if it does not support them.
 pub(super) fn set_ece(qp: *mut ibv_qp, ece: Ece) -> Result<()> {
     let Ece { vendor_id, options } = ece;
     let mut ece = ibv_ece { vendor_id, options, comp_mask: 0 };

@@ -1,4 +1,4 @@
-//! Agents: who sends requests of a class, and gets the answers; who gets the requests of a class and method
+//! Agents: an agent sends requests of a class and gets the answers, or gets the requests of a class and method
 //! (`umad_register(3)`).
 
 use std::ffi::{c_int, c_long};
@@ -10,10 +10,10 @@ use super::ports::find;
 use crate::abi::umad::*;
 use crate::boundary::{Errno, Result, code, guarded, negative};
 
-/// Registers an agent; its number. A class of a vendor is OpenIB's.
+/// Registers an agent. Returns its number. A vendor's class gets OpenIB's OUI.
 ///
 /// # Safety
-/// A mask of 128 methods or NULL, which is an empty one.
+/// `method_mask` is a mask of 128 methods or NULL, which is an empty one.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_register(
     portid: c_int,
@@ -26,17 +26,17 @@ pub(crate) unsafe extern "C" fn umad_register(
         let class = u8::try_from(mgmt_class).map_err(|_| Errno::EINVAL)?;
         let version = u8::try_from(mgmt_version).map_err(|_| Errno::EINVAL)?;
         let [_, oui @ ..] = UMAD_OPENIB_OUI.to_be_bytes();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let methods = unsafe { mask(method_mask) };
         Ok(asking(class, version, oui, methods, rmpp_version))
     };
     register(portid, asked)
 }
 
-/// As `umad_register`, for a vendor's class from 0x30 to 0x4f.
+/// Registers an agent as `umad_register` does, for a vendor's class from 0x30 to 0x4f.
 ///
 /// # Safety
-/// Three bytes or NULL; a mask as of `umad_register`.
+/// `oui` is three bytes or NULL; the mask as for `umad_register`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_register_oui(
     portid: c_int,
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn umad_register_oui(
     let asked = || {
         let class = u8::try_from(mgmt_class).ok().filter(|class| is_vendor_range_2(*class));
         let class = class.ok_or(Errno::EINVAL)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let oui = *unsafe { oui.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: as above.
         let methods = unsafe { mask(method_mask) };
@@ -57,10 +57,10 @@ pub(crate) unsafe extern "C" fn umad_register_oui(
     register(portid, asked)
 }
 
-/// `umad_register2(3)`: 0, or an error number that is positive.
+/// `umad_register2(3)`: returns 0, or a positive error number.
 ///
 /// # Safety
-/// Attributes or NULL, and room for the number.
+/// `attr` is NULL or may be read and written; `agent_id` has room for the number.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_register2(
     portid: c_int,
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn umad_register2(
     agent_id: *mut u32,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (attr, agent_id) = unsafe { (attr.as_mut(), agent_id.as_mut()) };
         let (attr, agent_id) = attr.zip(agent_id).ok_or(Errno::EINVAL)?;
         let port = find(portid).map_err(|_| Errno(libc::EBADF))?;
@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C" fn umad_register2(
     })
 }
 
-/// What the device is asked for. Whose class it is matters for those of vendors only.
+/// Returns the registration for the device. The OUI matters for vendors' classes only.
 fn asking(class: u8, version: u8, oui: [u8; 3], methods: u128, rmpp_version: u8) -> Registration {
     let subnet = [UMAD_CLASS_SUBN_LID_ROUTED, UMAD_CLASS_SUBN_DIRECTED_ROUTE].contains(&class);
     Registration {
@@ -116,7 +116,7 @@ pub(crate) extern "C" fn umad_unregister(portid: c_int, agentid: c_int) -> c_int
     })
 }
 
-/// EINVAL for what is wrong with the arguments, EPERM for what the device refuses; errno has the device's reason.
+/// Registers an agent. EINVAL for invalid arguments, EPERM if the device refuses; errno has the device's reason.
 fn register(portid: c_int, asked: impl FnOnce() -> Result<Registration>) -> c_int {
     let checked = guarded(|| Ok((find(portid)?, asked()?)));
     let (port, registration) = match checked {
@@ -124,7 +124,7 @@ fn register(portid: c_int, asked: impl FnOnce() -> Result<Registration>) -> c_in
         Err(errno) => return negative(|| Err(errno)),
     };
     match guarded(|| port.register(&registration)) {
-        // No agent has a number that is no `c_int`.
+        // Every agent's number fits a `c_int`.
         Ok(agent) => agent.cast_signed(),
         Err(errno) => {
             errno.set();
@@ -138,12 +138,12 @@ fn is_vendor_range_2(class: u8) -> bool {
 }
 
 /// # Safety
-/// 16 bytes or NULL.
+/// `methods` is 16 bytes or NULL.
 unsafe fn mask(methods: *const c_long) -> u128 {
     if methods.is_null() {
         return 0;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { ptr::read_unaligned(methods.cast()) }
 }
 

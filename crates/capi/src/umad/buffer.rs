@@ -1,8 +1,8 @@
-//! The buffer that a program sends from and receives into: a header and behind it the MAD (`umad_get_mad(3)`,
+//! The buffer that a program sends from and receives into: a header followed by the MAD (`umad_get_mad(3)`,
 //! `umad_set_addr(3)` and others).
 //!
-//! The header always has a P_Key index. (Before the first port is open the reference implementation says otherwise, for
-//! kernels that know none; a program that asks this library gets one size all its life.)
+//! The header always has a P_Key index. (Before the first port is open the reference implementation reports another size, for
+//! old kernels without one. With this library a program always gets the same size.)
 //!
 //! Buffers need not be aligned.
 
@@ -13,7 +13,7 @@ use std::ptr;
 use crate::abi::umad::{ib_mad_addr, ib_user_mad};
 use crate::boundary::{Errno, Result, negative};
 
-/// Bytes of the header.
+/// The size of the header.
 pub(super) const HEADER: usize = size_of::<ib_user_mad>();
 
 /// `umad_size(3)`.
@@ -34,49 +34,49 @@ pub(crate) extern "C" fn umad_get_mad_addr(umad: *mut c_void) -> *mut ib_mad_add
     at(umad, offset_of!(ib_user_mad, addr)).cast()
 }
 
-/// A place in a buffer; NULL in none.
+/// Returns a pointer into a buffer; NULL for NULL.
 fn at(umad: *mut c_void, offset: usize) -> *mut c_void {
     if umad.is_null() { umad } else { umad.wrapping_byte_add(offset) }
 }
 
-/// `umad_status(3)`: an error number. ETIMEDOUT is a request's that was not answered.
+/// `umad_status(3)`: returns an error number. ETIMEDOUT means a request that was not answered.
 ///
 /// # Safety
-/// A buffer or NULL.
+/// `umad` is a buffer or NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_status(umad: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     negative(|| Ok(unsafe { header(umad)? }.status.cast_signed()))
 }
 
 /// `umad_get_pkey(3)`.
 ///
 /// # Safety
-/// A buffer or NULL.
+/// `umad` is a buffer or NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_get_pkey(umad: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     negative(|| Ok(unsafe { header(umad)? }.addr.pkey_index.into()))
 }
 
 /// `umad_set_pkey(3)`. An index beyond 16 bits is EINVAL.
 ///
 /// # Safety
-/// A buffer or NULL.
+/// `umad` is a buffer or NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_set_pkey(umad: *mut c_void, pkey_index: c_int) -> c_int {
     let set = |addr: &mut ib_mad_addr| {
         addr.pkey_index = u16::try_from(pkey_index).map_err(|_| Errno::EINVAL)?;
         Ok(())
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { change(umad, set) }
 }
 
-/// `umad_set_addr(3)`: in host order.
+/// `umad_set_addr(3)`: takes an address in host order.
 ///
 /// # Safety
-/// A buffer or NULL.
+/// `umad` is a buffer or NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_set_addr(
     umad: *mut c_void,
@@ -86,14 +86,14 @@ pub(crate) unsafe extern "C" fn umad_set_addr(
     qkey: c_int,
 ) -> c_int {
     let [dqp, qkey] = [dqp, qkey].map(|value| value.cast_unsigned().to_be());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { umad_set_addr_net(umad, low(dlid).to_be(), dqp, sl, qkey) }
 }
 
-/// `umad_set_addr_net(3)`: in network order, but for the service level.
+/// `umad_set_addr_net(3)`: takes an address in network order, except the service level.
 ///
 /// # Safety
-/// A buffer or NULL.
+/// `umad` is a buffer or NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_set_addr_net(
     umad: *mut c_void,
@@ -107,56 +107,56 @@ pub(crate) unsafe extern "C" fn umad_set_addr_net(
         (addr.lid, addr.qpn, addr.sl, addr.qkey) = (dlid, dqp, sl, qkey);
         Ok(())
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { change(umad, set) }
 }
 
-/// `umad_set_grh(3)`: from an address whose flow label is in host order, or no GRH if that is NULL.
+/// `umad_set_grh(3)`: takes an address whose flow label is in host order, or NULL for no GRH.
 ///
 /// # Safety
-/// A buffer or NULL; an address or NULL.
+/// `umad` is a buffer or NULL; `mad_addr` is an address or NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_set_grh(umad: *mut c_void, mad_addr: *mut c_void) -> c_int {
     let set = |addr: &mut ib_mad_addr| {
         let from = mad_addr.cast::<ib_mad_addr>();
         addr.grh_present = u8::from(!from.is_null());
         if !from.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             let from = unsafe { ptr::read_unaligned(from) };
             (addr.gid, addr.hop_limit) = (from.gid, from.hop_limit);
             (addr.traffic_class, addr.flow_label) = (from.traffic_class, from.flow_label.to_be());
         }
         Ok(())
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { change(umad, set) }
 }
 
-/// The low 16 bits of an `int` that stands for fewer.
+/// Returns the low 16 bits of an `int`.
 fn low(value: c_int) -> u16 {
     let [low @ .., _, _] = value.to_le_bytes();
     u16::from_le_bytes(low)
 }
 
-/// The header of a buffer.
+/// Reads the header of a buffer.
 ///
 /// # Safety
-/// A buffer or NULL.
+/// `umad` is a buffer or NULL.
 pub(super) unsafe fn header(umad: *const c_void) -> Result<ib_user_mad> {
     if umad.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     Ok(unsafe { ptr::read_unaligned(umad.cast()) })
 }
 
-/// Changes the address in the header of a buffer; 0 or the negative error number.
+/// Changes the address in the header of a buffer. Returns 0 or the negative error number.
 ///
 /// # Safety
-/// A buffer or NULL.
+/// `umad` is a buffer or NULL.
 unsafe fn change(umad: *mut c_void, change: impl FnOnce(&mut ib_mad_addr) -> Result<()>) -> c_int {
     negative(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let mut header = unsafe { header(umad)? };
         change(&mut header.addr)?;
         // SAFETY: as above.
@@ -169,7 +169,7 @@ unsafe fn change(umad: *mut c_void, change: impl FnOnce(&mut ib_mad_addr) -> Res
 mod tests {
     use super::*;
 
-    /// A buffer that is not aligned, with every byte set.
+    /// An unaligned buffer with every byte set.
     struct Buffer([u8; HEADER + 257]);
 
     impl Buffer {
@@ -199,7 +199,7 @@ mod tests {
             assert_eq!(umad_set_pkey(umad, 0x1_0000), -libc::EINVAL);
         }
         assert_eq!(buffer.addr()[8..10], 0x1234_u16.to_ne_bytes());
-        // Path bits are the sender's own.
+        // The path bits belong to the sender.
         assert_eq!(buffer.addr()[11], 0xee);
     }
 

@@ -1,6 +1,6 @@
 //! Adapters and ports as structures that programs read (`umad_get_ca(3)`, `umad_get_port(3)`).
 //!
-//! The parts behind pointers are the C library's memory: nothing but the release functions is told where it came from.
+//! The tables behind pointers are in the C library's memory: only the release functions depend on that.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -11,22 +11,22 @@ use crate::abi::umad::*;
 use crate::boundary::{Errno, Result, negative};
 use crate::verbs::names::fill;
 
-/// `umad_init(3)`: nothing.
+/// `umad_init(3)`: does nothing.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn umad_init() -> c_int {
     0
 }
 
-/// `umad_done(3)`: nothing.
+/// `umad_done(3)`: does nothing.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn umad_done() -> c_int {
     0
 }
 
-/// `umad_get_cas_names(3)`: how many of at most `max` names were written.
+/// `umad_get_cas_names(3)`: returns how many of at most `max` names were written.
 ///
 /// # Safety
-/// `cas` has room for so many names.
+/// `cas` has room for that many names.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_get_cas_names(
     cas: *mut [c_char; UMAD_CA_NAME_LEN as usize],
@@ -47,10 +47,10 @@ pub(crate) unsafe extern "C" fn umad_get_cas_names(
     })
 }
 
-/// `umad_get_ca_portguids(3)`: how many entries were written; the index is the port's number, and 0 stands for no port.
+/// `umad_get_ca_portguids(3)`: returns how many entries were written. The index is the port's number; entry 0 is no port.
 ///
 /// # Safety
-/// A name or NULL, and room for `max` GUIDs.
+/// `ca_name` is a name or NULL, and there is room for `max` GUIDs.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_get_ca_portguids(
     ca_name: *const c_char,
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn umad_get_ca_portguids(
 ) -> c_int {
     negative(|| {
         let sysfs = Sysfs::default();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let ca = sysfs.ca(&choose::ca(&sysfs, unsafe { name(ca_name)? })?)?;
         let count = ca.ports.last().map_or(1, |port| usize::from(port.number) + 1);
         if usize::try_from(max).unwrap_or(0) < count {
@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn umad_get_ca_portguids(
 /// `umad_get_ca(3)`.
 ///
 /// # Safety
-/// A name or NULL, and a structure or NULL.
+/// The name and the structure may be NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_get_ca(ca_name: *const c_char, ca: *mut umad_ca) -> c_int {
     negative(|| {
@@ -91,10 +91,10 @@ pub(crate) unsafe extern "C" fn umad_get_ca(ca_name: *const c_char, ca: *mut uma
             return Err(Errno::EINVAL);
         }
         let sysfs = Sysfs::default();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let found = sysfs.ca(&choose::ca(&sysfs, unsafe { name(ca_name)? })?)?;
         let made = c_ca(&found)?;
-        // SAFETY: room for one, as the caller promises.
+        // SAFETY: the caller guarantees room for one.
         unsafe { ca.write(made) };
         Ok(0)
     })
@@ -103,13 +103,13 @@ pub(crate) unsafe extern "C" fn umad_get_ca(ca_name: *const c_char, ca: *mut uma
 /// `umad_release_ca(3)`.
 ///
 /// # Safety
-/// What `umad_get_ca` filled, or NULL.
+/// `ca` was filled by `umad_get_ca`, or is NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_release_ca(ca: *mut umad_ca) -> c_int {
     negative(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let ca = unsafe { ca.as_mut() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: as filled; what was released before is NULL.
+        // SAFETY: as filled; a pointer that was released before is NULL.
         unsafe { release_ports(ca) };
         Ok(0)
     })
@@ -118,7 +118,7 @@ pub(crate) unsafe extern "C" fn umad_release_ca(ca: *mut umad_ca) -> c_int {
 /// `umad_get_port(3)`.
 ///
 /// # Safety
-/// A name or NULL, and a structure or NULL.
+/// The name and the structure may be NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_get_port(
     ca_name: *const c_char,
@@ -130,10 +130,10 @@ pub(crate) unsafe extern "C" fn umad_get_port(
             return Err(Errno::EINVAL);
         }
         let sysfs = Sysfs::default();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (ca, number) = choose::port(&sysfs, unsafe { name(ca_name)? }, portnum)?;
         let made = c_port(&ca, &sysfs.port(&ca, number)?)?;
-        // SAFETY: room for one, as the caller promises.
+        // SAFETY: the caller guarantees room for one.
         unsafe { port.write(made) };
         Ok(0)
     })
@@ -142,27 +142,27 @@ pub(crate) unsafe extern "C" fn umad_get_port(
 /// `umad_release_port(3)`.
 ///
 /// # Safety
-/// What `umad_get_port` filled, or NULL.
+/// `port` was filled by `umad_get_port`, or is NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_release_port(port: *mut umad_port) -> c_int {
     negative(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let port = unsafe { port.as_mut() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: as filled; what was released before is NULL.
+        // SAFETY: as filled; a pointer that was released before is NULL.
         unsafe { release_pkeys(port) };
         Ok(0)
     })
 }
 
-/// The name that a program gives, if it does. One that is no UTF-8 belongs to no adapter.
+/// Returns the name that a program gives, if it does. One that is not UTF-8 belongs to no adapter.
 ///
 /// # Safety
-/// A string or NULL.
+/// `ca_name` is a string or NULL.
 pub(super) unsafe fn name<'a>(ca_name: *const c_char) -> Result<Option<&'a str>> {
     if ca_name.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let name = unsafe { CStr::from_ptr(ca_name) }.to_str();
     name.map(Some).map_err(|_| Errno(libc::ENODEV))
 }
@@ -186,10 +186,10 @@ fn c_ca(ca: &Ca) -> Result<umad_ca> {
     for port in &ca.ports {
         let made = c_port(&ca.name, port).and_then(|port| allocated(&[port]));
         match made {
-            // `Sysfs` has no port with a higher number than the structure.
+            // `Sysfs` has no port with a higher number than the structure has room for.
             Ok(made) => c.ports[usize::from(port.number)] = made,
             Err(errno) => {
-                // SAFETY: the others were made here.
+                // SAFETY: the others were created here.
                 unsafe { release_ports(&mut c) };
                 return Err(errno);
             }
@@ -222,7 +222,7 @@ fn c_port(ca: &str, port: &PortFacts) -> Result<umad_port> {
     Ok(c)
 }
 
-/// Subnet prefix and GUID of a port, in network order.
+/// Returns subnet prefix and GUID of a port, in network order.
 fn halves(port: &PortFacts) -> (u64, u64) {
     let gid = u128::from_be_bytes(port.gid);
     let half =
@@ -230,7 +230,7 @@ fn halves(port: &PortFacts) -> (u64, u64) {
     (half(gid >> 64), half(gid))
 }
 
-/// A copy in memory of the C library's.
+/// Copies values to memory of the C library.
 fn allocated<T: Copy>(values: &[T]) -> Result<*mut T> {
     // SAFETY: a plain allocation; the C library checks the product.
     let memory = unsafe { libc::calloc(values.len(), size_of::<T>()) }.cast::<T>();
@@ -243,11 +243,11 @@ fn allocated<T: Copy>(values: &[T]) -> Result<*mut T> {
 }
 
 /// # Safety
-/// Each port is NULL or was made here.
+/// Each port is NULL or was created here.
 unsafe fn release_ports(ca: &mut umad_ca) {
     for port in &mut ca.ports {
         let port = std::mem::replace(port, ptr::null_mut());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         if let Some(port) = unsafe { port.as_mut() } {
             // SAFETY: as above.
             unsafe { release_pkeys(port) };
@@ -258,11 +258,11 @@ unsafe fn release_ports(ca: &mut umad_ca) {
 }
 
 /// # Safety
-/// The table is NULL or was made here.
+/// The table is NULL or was created here.
 unsafe fn release_pkeys(port: &mut umad_port) {
     let pkeys = std::mem::replace(&mut port.pkeys, ptr::null_mut());
     port.pkeys_size = 0;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { libc::free(pkeys.cast::<c_void>()) };
 }
 
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(port.gid_prefix, 0xfe80_0000_0000_0000_u64.to_be());
         assert_eq!(port.port_guid, 0x0002_c903_0012_3457_u64.to_be());
         assert_eq!(port.pkeys_size, 3);
-        // SAFETY: a table of so many.
+        // SAFETY: a table of that many entries.
         assert_eq!(unsafe { std::slice::from_raw_parts(port.pkeys, 3) }, [0xffff, 0, 0x8001]);
         for _ in 0..2 {
             // SAFETY: it was made above.

@@ -1,4 +1,4 @@
-//! Which port is meant by a program that names no adapter, or port 0.
+//! The choice of a port for a program that names no adapter, or port 0.
 
 use super::sysfs::{Ca, PortFacts, Sysfs};
 use crate::boundary::{Errno, Result};
@@ -9,7 +9,7 @@ const ACTIVE: u32 = 4;
 const DISABLED: u32 = 3;
 const LINK_UP: u32 = 5;
 
-/// How fit a port is to be the default. The first is best.
+/// The fitness of a port to be the default. The first value is best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fitness {
     Active,
@@ -17,13 +17,13 @@ enum Fitness {
     Enabled,
 }
 
-/// The adapter and port that are meant, which need not be there: a name or a number that is given stays as it is.
+/// Chooses adapter and port. A name or a number that is given is returned unchanged, even if there is none such.
 ///
-/// Of the ports that could be meant it is the first that is active, else the first that is linked up, else the first that is
-/// not disabled; adapters are taken in the order of their names.
+/// Among the candidate ports it chooses the first that is active, otherwise the first that is linked up, otherwise the first that is
+/// not disabled, with adapters in the order of their names.
 ///
 /// # Errors
-/// ENODEV when there is none, EINVAL for a number that no port can have.
+/// ENODEV when there is none, EINVAL for a number that is no valid port number.
 pub(super) fn port(sysfs: &Sysfs, ca: Option<&str>, number: i32) -> Result<(String, u8)> {
     let number = u8::try_from(number).map_err(|_| Errno::EINVAL)?;
     let wanted = (number != 0).then_some(number);
@@ -38,7 +38,7 @@ pub(super) fn port(sysfs: &Sysfs, ca: Option<&str>, number: i32) -> Result<(Stri
     Ok((ca, port))
 }
 
-/// The adapter that is meant.
+/// Chooses the adapter.
 ///
 /// # Errors
 /// ENODEV when none is named and there is none.
@@ -46,7 +46,7 @@ pub(super) fn ca(sysfs: &Sysfs, name: Option<&str>) -> Result<String> {
     name.map_or_else(|| Ok(port(sysfs, None, 0)?.0), |name| Ok(name.to_owned()))
 }
 
-/// The port of an adapter that is fittest, or how fit the wanted one is.
+/// Returns the fittest port of an adapter with its fitness, or that of the wanted one.
 fn fittest(ca: &Ca, wanted: Option<u8>) -> Option<(Fitness, u8)> {
     if ca.node_type == SWITCH {
         return Some((Fitness::Active, 0));
@@ -56,7 +56,7 @@ fn fittest(ca: &Ca, wanted: Option<u8>) -> Option<(Fitness, u8)> {
     fit.min_by_key(|(fit, _)| *fit)
 }
 
-/// A port of another link layer is taken only where no InfiniBand port is up and none was asked for by its number.
+/// Returns the fitness of a port. One of another link layer is used only if no InfiniBand port is up and none was given by number.
 fn fitness(port: &PortFacts, by_number: bool) -> Option<Fitness> {
     match port.is_infiniband() {
         true if port.state == ACTIVE => Some(Fitness::Active),
@@ -70,7 +70,7 @@ fn fitness(port: &PortFacts, by_number: bool) -> Option<Fitness> {
 mod tests {
     use super::super::sysfs::tree::Tree;
 
-    /// Files of a port that are not those of one that is active, with what they say.
+    /// Files of a port that differ from those of an active one, with their contents.
     type Files = &'static [(&'static str, &'static str)];
     /// An adapter, and its ports.
     type Adapter = (&'static str, &'static [Files]);
@@ -80,7 +80,7 @@ mod tests {
     const INIT: Files = &[("state", "2: INIT")];
     const ETHERNET: Files = &[("link_layer", "Ethernet")];
 
-    /// What is chosen of adapters with these ports.
+    /// Returns the choice among adapters with these ports.
     fn chosen(cas: &[Adapter], ca: Option<&str>, port: i32) -> Option<(String, u8)> {
         let tree = Tree::new();
         for (name, ports) in cas {
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(chosen(two, None, 1), some("a", 1));
         assert_eq!(chosen(two, None, 2), some("b", 2));
         assert_eq!(chosen(two, None, 3), None);
-        // Both: nobody looks.
+        // With both given, nothing is checked.
         assert_eq!(chosen(two, Some("x"), 7), some("x", 7));
         assert_eq!(chosen(two, Some("x"), 0), None);
         assert_eq!(chosen(two, None, -1), None);

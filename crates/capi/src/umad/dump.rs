@@ -1,4 +1,4 @@
-//! Buffers as text on standard error (`umad_dump(3)`, `umad_addr_dump(3)`), and how much else is said (`umad_debug(3)`).
+//! Buffers as text on standard error (`umad_dump(3)`, `umad_addr_dump(3)`), and the debug level (`umad_debug(3)`).
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -10,10 +10,10 @@ use super::buffer;
 use crate::abi::umad::ib_mad_addr;
 use crate::boundary::{Errno, code};
 
-/// What `umad_debug` was told. This library says what it has to say by `$RDMUX_LOG`, so it only remembers.
+/// The level set by `umad_debug`. It is only remembered: `$RDMUX_LOG` controls this library's log.
 static LEVEL: AtomicI32 = AtomicI32::new(0);
 
-/// `umad_debug(3)`: the level, after it was set to `level` if that is not negative.
+/// `umad_debug(3)`: sets the level to `level` unless that is negative, and returns it.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn umad_debug(level: c_int) -> c_int {
     if level >= 0 {
@@ -25,14 +25,14 @@ pub(crate) extern "C" fn umad_debug(level: c_int) -> c_int {
 /// `umad_addr_dump(3)`.
 ///
 /// # Safety
-/// An address or NULL.
+/// `addr` is an address or NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_addr_dump(addr: *mut ib_mad_addr) {
     let _ = code(|| {
         if addr.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         say(&Address(unsafe { ptr::read_unaligned(addr) }));
         Ok(())
     });
@@ -41,11 +41,11 @@ pub(crate) unsafe extern "C" fn umad_addr_dump(addr: *mut ib_mad_addr) {
 /// `umad_dump(3)`.
 ///
 /// # Safety
-/// A buffer or NULL.
+/// `umad` is a buffer or NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_dump(umad: *mut c_void) {
     let _ = code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let header = unsafe { buffer::header(umad)? };
         let (agent, status, timeout) = (header.agent_id, header.status, header.timeout_ms);
         say(&format_args!("umad_dump: agent id {agent} status {status:x} timeout {timeout}"));
@@ -54,12 +54,12 @@ pub(crate) unsafe extern "C" fn umad_dump(umad: *mut c_void) {
     });
 }
 
-/// A program may have closed its standard error.
+/// Writes to standard error, which the program may have closed.
 fn say(what: &dyn fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{what}");
 }
 
-/// Host order, but for the P_Key index that is so already.
+/// An address shown in host order. The P_Key index is already in it.
 struct Address(ib_mad_addr);
 
 impl fmt::Display for Address {

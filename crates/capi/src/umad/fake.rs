@@ -1,4 +1,4 @@
-//! A MAD file for tests: what is sent is kept, and what is delivered can be received.
+//! A MAD file for tests: it keeps what is sent, and the test delivers what is received.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -19,7 +19,7 @@ use crate::boundary::{Errno, Result};
 #[derive(Debug)]
 pub(super) struct Fake {
     state: Mutex<State>,
-    /// One byte is in it for each record.
+    /// Has one byte for each record.
     readable: UnixDatagram,
 }
 
@@ -35,7 +35,7 @@ struct State {
     gone: bool,
 }
 
-/// An open port, and what is behind it.
+/// Opens a port and returns the fake behind it.
 pub(super) fn open() -> (c_int, Arc<Fake>) {
     let (ours, readable) = UnixDatagram::pair().unwrap();
     let fake = Arc::new(Fake { state: Mutex::default(), readable });
@@ -60,11 +60,11 @@ impl Fake {
     pub(super) fn set_outstanding(&self, outstanding: bool) {
         self.state.lock().outstanding = outstanding;
     }
-    /// How often it was asked what is outstanding.
+    /// Returns how often it was asked what is outstanding.
     pub(super) fn asked(&self) -> usize {
         self.state.lock().asked
     }
-    /// A MAD for an agent.
+    /// Delivers a MAD to an agent.
     pub(super) fn deliver(&self, agent: u32, status: c_int, mad: &[u8]) {
         let mut record = vec![0; HEADER];
         record[..4].copy_from_slice(&agent.to_ne_bytes());
@@ -73,7 +73,7 @@ impl Fake {
         self.state.lock().records.push_back(record);
         self.readable.send(&[1]).unwrap();
     }
-    /// The port is gone.
+    /// Removes the port.
     pub(super) fn hang_up(&self) {
         self.state.lock().gone = true;
         self.readable.send(&[1]).unwrap();

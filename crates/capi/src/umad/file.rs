@@ -1,4 +1,4 @@
-//! A MAD file: what the kernel has behind an open `/dev/infiniband/umadN`.
+//! A MAD file: the kernel's side of an open `/dev/infiniband/umadN`.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -8,28 +8,28 @@ use rdmux_subnet::umad::Registration;
 use super::buffer::HEADER;
 use crate::boundary::Result;
 
-/// What [`MadFile::read`] found.
+/// The result of [`MadFile::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// A record of as many bytes, header included.
+    /// A record of that many bytes, header included.
     Whole(usize),
-    /// A record of as many bytes, more than there is room. It stays; the room has its beginning.
+    /// A record of that many bytes, more than fit. It stays in the queue; the buffer has its beginning.
     TooLong(usize),
-    /// Nothing now.
+    /// There is no record now.
     Nothing,
 }
 
-/// An open MAD file. Records are a header, as `ib_user_mad` has it, and a MAD. It is readable when there is one to read, or
-/// the port is gone.
+/// An open MAD file. Records are a header, as in `ib_user_mad`, and a MAD. It is readable when there is a record, or
+/// when the port is gone.
 pub(super) trait MadFile: AsFd + fmt::Debug + Send + Sync {
-    /// Registers an agent; its number.
+    /// Registers an agent. Returns its number.
     fn register(&self, registration: &Registration) -> Result<u32>;
-    /// Ends an agent.
+    /// Unregisters an agent.
     fn unregister(&self, agent: u32) -> Result<()>;
-    /// Whether a MAD could be sent now: EINVAL for a request whose transaction ID is outstanding.
+    /// Checks whether a MAD could be sent now: EINVAL for a request whose transaction ID is outstanding.
     fn check(&self, header: &[u8; HEADER], mad: &[u8]) -> Result<()>;
-    /// Sends a MAD. Its length is not in the header.
+    /// Sends a MAD. The header's length field is not used.
     fn send(&self, header: &[u8; HEADER], mad: &[u8]) -> Result<()>;
-    /// Reads the next record. Does not wait for one.
+    /// Reads the next record without waiting.
     fn read(&self, buffer: &mut [u8]) -> Result<Received>;
 }

@@ -7,14 +7,14 @@ use super::sysfs::Sysfs;
 use crate::abi::umad::umad_device_node;
 use crate::boundary::{Errno, code, pointer};
 
-/// The adapters, or NULL if there are none; errno is not 0 then only if something failed.
+/// Returns the adapters, or NULL if there are none. Errno is 0 in that case unless something failed.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn umad_get_ca_device_list() -> *mut umad_device_node {
     pointer(|| {
         let names = Sysfs::default().cas();
-        // Programs look at it where there is no list; that a directory is not there is no failure.
+        // Programs check errno when there is no list. A missing directory is no failure.
         Errno(0).set();
-        // From the last to the first, as each node points to the next. A name read from a directory has no NUL in it.
+        // From last to first, because each node points to the next. A name read from a directory has no NUL in it.
         let strings = names.into_iter().rev().filter_map(|name| CString::new(name).ok());
         let node = |next, name: CString| {
             Box::into_raw(Box::new(umad_device_node { next, ca_name: name.into_raw() }))
@@ -26,7 +26,7 @@ pub(crate) extern "C" fn umad_get_ca_device_list() -> *mut umad_device_node {
 /// Frees a list.
 ///
 /// # Safety
-/// What `umad_get_ca_device_list` returned.
+/// `head` was returned by `umad_get_ca_device_list`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_free_ca_device_list(head: *mut umad_device_node) {
     let _ = code(|| {
@@ -42,17 +42,17 @@ pub(crate) unsafe extern "C" fn umad_free_ca_device_list(head: *mut umad_device_
     });
 }
 
-/// Sorts a list by names. `size` is its length, or 0 to have it counted; EINVAL, and nothing done, if it is another.
+/// Sorts a list by name. `size` is its length, or 0 to have it counted. EINVAL, without a change, if it is wrong.
 ///
 /// # Safety
-/// `head` is NULL or points to what `umad_get_ca_device_list` returned.
+/// `head` is NULL or points to a list from `umad_get_ca_device_list`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_sort_ca_device_list(
     head: *mut *mut umad_device_node,
     size: usize,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let head = unsafe { head.as_mut() }.ok_or(Errno::EINVAL)?;
         let mut nodes = Vec::new();
         let mut next = *head;
@@ -89,7 +89,7 @@ mod tests {
 
     fn names(mut next: *mut umad_device_node) -> Vec<String> {
         let mut names = Vec::new();
-        // SAFETY: a list that was made here.
+        // SAFETY: a list that was created here.
         while let Some(node) = unsafe { next.as_ref() } {
             // SAFETY: as above.
             names.push(unsafe { CStr::from_ptr(node.ca_name) }.to_str().unwrap().to_owned());
@@ -102,7 +102,7 @@ mod tests {
     fn a_list_is_sorted_if_its_length_is_right() {
         for (size, expected) in [(0, 0), (3, 0), (1, libc::EINVAL), (4, libc::EINVAL)] {
             let mut head = list(&["b", "a1", "a0"]);
-            // SAFETY: a list that was made here.
+            // SAFETY: a list that was created here.
             let result = unsafe { umad_sort_ca_device_list(&raw mut head, size) };
             assert_eq!(result, expected, "{size}");
             let sorted = if expected == 0 { ["a0", "a1", "b"] } else { ["b", "a1", "a0"] };

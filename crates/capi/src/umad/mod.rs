@@ -1,20 +1,20 @@
 //! libibumad.
 //!
-//! The library reads of adapters and ports what files under `/sys` tell, as programs that look there themselves do. A port
-//! that is open is a MAD file of the process that owns the subnet, where agents, answers, timeouts and RMPP are kept; this library
-//! adds what a system call checks at once.
+//! The library reads adapters and ports from files under `/sys`, as programs that read these themselves do. An open port
+//! is a MAD file of the process that owns the subnet. That process keeps agents, answers, timeouts and RMPP; this library
+//! adds the checks that a system call makes at once.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `sysfs`, `choose` | what files tell of adapters and ports, and which one is meant |
-//! | `ca`, `list` | that as structures of C |
+//! | `sysfs`, `choose` | adapters and ports as read from files, and the choice of one |
+//! | `ca`, `list` | the same as C structures |
 //! | `buffer`, `dump` | a program's buffers |
-//! | `file`, `source` | the MAD file of a port, and where it comes from |
+//! | `file`, `source` | the MAD file of a port, and its origin |
 //! | `open`, `outstanding` | an open port, and its requests that may be unanswered |
-//! | `ports` | opened and closed |
-//! | `agent` | registered and ended |
-//! | `transfer` | sent, received, waited for |
-//! | `text` | words for people |
+//! | `ports` | opening and closing |
+//! | `agent` | registering and unregistering |
+//! | `transfer` | sending, receiving, polling |
+//! | `text` | names for display |
 
 mod agent;
 mod buffer;

@@ -1,4 +1,4 @@
-//! A port that is open, whatever its MAD file is: agents, sends and receives by the rules of the kernel's device
+//! An open port, independent of its MAD file: agents, sends and receives by the rules of the kernel's device
 //! (`Documentation/infiniband/user_mad.rst` of Linux).
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,11 +13,11 @@ use crate::abi::umad::{UMAD_CA_MAX_AGENTS, umad_rmpp_packet};
 use crate::boundary::{Errno, Result};
 use crate::verbs::objects::generation::Generation;
 
-/// Bytes of a MAD that is not long.
+/// The size of a MAD without RMPP segments.
 pub(super) const MAD: usize = size_of::<umad_rmpp_packet>();
-/// The least that can be sent: both headers (IBTA 13.4.2, 13.6.2.1).
+/// The least number of bytes that can be sent: both headers (IBTA 13.4.2, 13.6.2.1).
 const LEAST: usize = std::mem::offset_of!(umad_rmpp_packet, data);
-/// The byte of a MAD that says whether the RMPP header holds, and the bit.
+/// The offset of a MAD's RMPP flags, and the bit which says that the RMPP header is valid.
 const RMPP_FLAGS: usize = 26;
 const RMPP_ACTIVE: u8 = 1;
 
@@ -25,10 +25,10 @@ const RMPP_ACTIVE: u8 = 1;
 #[derive(Debug)]
 pub(crate) struct OpenPort {
     file: Box<dyn MadFile>,
-    /// What its descriptor is, by device and inode, as long as the program does not close it.
+    /// Device and inode of its descriptor, which show whether the program has closed it by itself.
     identity: Option<(u64, u64)>,
     generation: Generation,
-    /// By its number, whether an agent has long MADs taken apart.
+    /// By number, whether an agent's long MADs are segmented.
     agents: Mutex<[Option<bool>; UMAD_CA_MAX_AGENTS as usize]>,
     outstanding: Mutex<Outstanding>,
 }
@@ -46,30 +46,30 @@ impl OpenPort {
         Self { file, identity, generation, agents, outstanding }
     }
 
-    /// Whether it was opened by this process. One that was inherited over a fork is shared with the parent, which goes on with it when
-    /// this process closes it. (A program that goes to the background, daemon(3), goes on with it itself.)
+    /// Returns whether this process opened it. One inherited over a fork is shared with the parent, which continues to use it when
+    /// this process closes it. (A program that goes to the background, daemon(3), continues to use it itself.)
     pub(super) fn is_ours(&self) -> bool {
         self.generation.is_current()
     }
 
-    /// Ends its agents, so that their methods are free when this returns, as they are when the kernel's device is closed.
+    /// Unregisters its agents, so that their methods are free when this returns, as they are when the kernel's device is closed.
     pub(super) fn end_agents(&self) {
         let agents = std::mem::take(&mut *self.agents.lock());
         for (number, _) in (0..).zip(agents).filter(|(_, agent)| agent.is_some()) {
-            // A fabric that is gone has none.
+            // A fabric that is gone has no agents.
             let _ = self.file.unregister(number);
         }
     }
 
-    /// Whether the program has closed the descriptor by itself, so that its number may be of something else by now.
+    /// Returns whether the program has closed the descriptor by itself, so that its number may be in use by another file.
     pub(super) fn is_stolen(&self) -> bool {
         identity(self.as_fd()) != self.identity
     }
 
-    /// Registers an agent; its number.
+    /// Registers an agent. Returns its number.
     ///
     /// # Errors
-    /// Those of the device: EINVAL for a class, version and method that another agent has, or for what no agent can be,
+    /// Those of the device: EINVAL for a class, version and method that another agent has, or for an invalid combination,
     /// ENOMEM for the 33rd.
     pub(super) fn register(&self, registration: &Registration) -> Result<u32> {
         let agent = self.file.register(registration)?;
@@ -79,7 +79,7 @@ impl OpenPort {
         Ok(agent)
     }
 
-    /// Ends an agent.
+    /// Unregisters an agent.
     ///
     /// # Errors
     /// EINVAL without such an agent.
@@ -92,12 +92,12 @@ impl OpenPort {
         Ok(())
     }
 
-    /// Sends a MAD from an agent. With a timeout it is a request whose answer, or the news that there was none, is read
+    /// Sends a MAD from an agent. With a timeout it is a request, whose answer, or a notice that there was none, is read
     /// later.
     ///
     /// # Errors
-    /// EINVAL for a MAD that is too short, or too long for the agent, for a request whose ID is outstanding, and for a number
-    /// that no agent has; EIO for an agent that is not registered.
+    /// EINVAL for a MAD that is too short, or too long for the agent, for a request whose ID is outstanding, and for an invalid agent
+    /// number; EIO for an agent that is not registered.
     pub(super) fn send(
         &self,
         agent: u32,
@@ -116,10 +116,10 @@ impl OpenPort {
             if known {
                 self.file.check(header, mad)?;
             }
-            // Before it is sent: another thread may read the answer before this one goes on.
+            // Before the send, because another thread may read the answer before this one continues.
             self.outstanding.lock().sent(request);
         }
-        // The length of a message for RMPP is how many records it has; of others the datagram is always whole.
+        // For RMPP the length of a message determines its number of segments; other MADs are always sent whole.
         let sent = if mad.len() < MAD && !long_allowed() {
             let mut whole = [0; MAD];
             whole[..mad.len()].copy_from_slice(mad);
@@ -133,7 +133,7 @@ impl OpenPort {
         sent
     }
 
-    /// Reads the next record into a buffer that has room for a header at least. The record's bytes, header included.
+    /// Reads the next record into a buffer with room for at least a header. Returns the record's size, header included.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -152,7 +152,7 @@ impl OpenPort {
         }
     }
 
-    /// Notes that a request has come to its end: the record is its answer, or itself if there was none.
+    /// Records that a request is complete: the record is its answer, or the request itself if there was none.
     fn answered(&self, record: &[u8]) {
         let Some((header, mad)) = record.split_at_checked(HEADER) else { return };
         let word = |at: usize| header[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
@@ -164,14 +164,14 @@ impl OpenPort {
         }
     }
 
-    /// Whether long MADs are taken apart for an agent.
+    /// Returns whether an agent's long MADs are segmented.
     fn rmpp_of(&self, agent: u32) -> Result<bool> {
         let agents = self.agents.lock();
         agents.get(agent as usize).ok_or(Errno::EINVAL)?.ok_or(Errno::EIO)
     }
 }
 
-/// Device and inode of a descriptor; none of one that is not open.
+/// Returns device and inode of a descriptor; none of one that is not open.
 fn identity(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
     rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
@@ -179,9 +179,9 @@ fn identity(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
 /// Why nothing was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadError {
-    /// The next record has so many bytes, header included, for which there is no room. It stays.
+    /// The next record has that many bytes, header included, and does not fit. It stays in the queue.
     TooLong(usize),
-    /// EAGAIN when there is nothing to read; EINVAL when there is no room for a MAD that is not long.
+    /// EAGAIN when there is nothing to read; EINVAL when there is no room for a MAD of one segment.
     Failed(Errno),
 }
 
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(unsafe { umad_register(id, 3, 1, 0, ptr::null_mut()) }, 0);
         let port = find(id).unwrap();
         let held = (port.agents.lock(), port.outstanding.lock());
-        // SAFETY: the child does nothing but close the port, and ends without cleaning up.
+        // SAFETY: the child only closes the port, and ends without cleaning up.
         match unsafe { libc::fork() } {
             // SAFETY: ends the child; by a signal if it hangs.
             0 => unsafe {
@@ -214,7 +214,7 @@ mod tests {
             },
             child => {
                 let mut status = 0;
-                // SAFETY: waits for our own child.
+                // SAFETY: waits for this process's own child.
                 assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
                 assert_eq!(status, 0);
             }

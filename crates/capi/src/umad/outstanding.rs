@@ -1,18 +1,18 @@
-//! Requests that may still be unanswered. A transaction ID must not be used again before its answer is there, so this asks
-//! before it sends an ID that it has sent and read no answer to; others need no question.
+//! Requests that may still be unanswered. A transaction ID must not be reused before its answer was received. So before this library
+//! sends an ID again without having read its answer, it asks the device; other IDs need no check.
 
 use std::collections::BTreeSet;
 
 use crate::abi::umad::umad_hdr;
 
-/// How many are remembered. A program that has more outstanding learns of a reused ID by no answer.
+/// How many are remembered. For a program with more outstanding, a reused ID is not detected here.
 const MAX: usize = 1 << 16;
 
 /// Requests by which an answer is recognised.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding(BTreeSet<Request>);
 
-/// A request. The upper half of its ID becomes the agent's number on its way.
+/// A request. The upper half of its ID is replaced by the agent's number when it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Request {
     pub(super) agent: u32,
@@ -20,13 +20,13 @@ pub(super) struct Request {
     pub(super) tid: u32,
 }
 
-/// Set in the method of a response.
+/// The bit in the method of a response.
 const RESPONSE: u8 = 0x80;
-/// The method that is a response without that.
+/// The method that is a response without that bit.
 const TRAP_REPRESS: u8 = 7;
 
 impl Request {
-    /// The request that a MAD is, or that it answers.
+    /// Returns the request that a MAD is, or that it answers.
     pub(super) fn of(agent: u32, mad: &[u8]) -> Option<Self> {
         let class = *mad.get(std::mem::offset_of!(umad_hdr, mgmt_class))?;
         let low = std::mem::offset_of!(umad_hdr, tid) + 4;
@@ -35,14 +35,14 @@ impl Request {
     }
 }
 
-/// Whether a MAD is an answer, or a request.
+/// Returns whether a MAD is an answer, and not a request.
 pub(super) fn is_response(mad: &[u8]) -> bool {
     let method = mad.get(std::mem::offset_of!(umad_hdr, method));
     method.is_some_and(|method| method & RESPONSE != 0 || *method == TRAP_REPRESS)
 }
 
 impl Outstanding {
-    /// Whether it was sent and no answer read.
+    /// Returns whether it was sent and its answer not read yet.
     pub(super) fn contains(&self, request: &Request) -> bool {
         self.0.contains(request)
     }
@@ -62,7 +62,7 @@ impl Outstanding {
 mod tests {
     use super::*;
 
-    /// The first bytes of a MAD of class 3.
+    /// Returns the first bytes of a MAD of class 3.
     fn mad(method: u8, tid: u64) -> [u8; 24] {
         let mut mad = [1, 3, 2, method].into_iter().chain([0; 20]);
         let mut bytes: [u8; 24] = std::array::from_fn(|_| mad.next().unwrap_or(0));
@@ -76,7 +76,7 @@ mod tests {
         let request = Request::of(2, &mad(1, 7)).unwrap();
         outstanding.sent(request);
         assert!(outstanding.contains(&request));
-        // The upper half is of no meaning.
+        // The upper half has no meaning.
         let answer = Request::of(2, &mad(0x81, 2 << 32 | 7)).unwrap();
         let others = [Request { agent: 1, ..answer }, Request { class: 4, ..answer }];
         for other in others {

@@ -12,11 +12,11 @@ use super::sysfs::Sysfs;
 use crate::boundary::{Errno, Result, negative};
 use crate::verbs::process;
 
-/// `umad_open_port(3)`: the port's id, or EOPNOTSUPP without any MAD device, ENODEV without such an adapter, EINVAL without
-/// such a port or for one that has no MAD device, EIO for one that cannot be opened. Errno says why, then.
+/// `umad_open_port(3)`: returns the port's id, or EOPNOTSUPP without any MAD device, ENODEV without such an adapter, EINVAL without
+/// such a port or for one that has no MAD device, EIO for one that cannot be opened. Then errno gives the reason.
 ///
 /// # Safety
-/// A name or NULL.
+/// `ca_name` is a name or NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_open_port(ca_name: *const c_char, portnum: c_int) -> c_int {
     let mut why = None;
@@ -26,7 +26,7 @@ pub(crate) unsafe extern "C" fn umad_open_port(ca_name: *const c_char, portnum: 
         if !sysfs.has_mad_devices() {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (ca, port) = choose::port(&sysfs, unsafe { name(ca_name)? }, portnum)?;
         sysfs.mad_device(&ca, port).ok_or(Errno::EINVAL)?;
         let file = source::open(&ca, port).map_err(|errno| {
@@ -39,35 +39,35 @@ pub(crate) unsafe extern "C" fn umad_open_port(ca_name: *const c_char, portnum: 
     opened
 }
 
-/// `umad_close_port(3)`. Its agents end. A thread that receives meanwhile ends with an error. The parent's goes on when a child closes
-/// what it has inherited.
+/// `umad_close_port(3)`: unregisters its agents. A thread that is receiving fails. The parent's port stays open when a child closes
+/// the inherited one.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn umad_close_port(portid: c_int) -> c_int {
     negative(|| {
         let port = process::lists().mad_ports.remove(&portid);
-        // Outside of the lock.
+        // Outside the lock.
         let port = port.ok_or(Errno::EINVAL)?;
         if port.is_ours() {
             port.end_agents();
         }
         if port.is_stolen() {
-            // Not ours to close any more.
+            // The descriptor is no longer this port's to close.
             std::mem::forget(port);
         }
         Ok(0)
     })
 }
 
-/// `umad_get_fd(3)`: a descriptor that is readable when something can be received.
+/// `umad_get_fd(3)`: returns a descriptor that is readable when something can be received.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn umad_get_fd(portid: c_int) -> c_int {
     negative(|| find(portid).map(|_| portid))
 }
 
-/// `umad_get_issm_path(3)`: the file that a subnet manager holds open, cut to fit.
+/// `umad_get_issm_path(3)`: writes the path of the file that a subnet manager holds open, truncated to fit.
 ///
 /// # Safety
-/// A name or NULL, and room for `max` characters.
+/// `ca_name` is a name or NULL, and there is room for `max` characters.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_get_issm_path(
     ca_name: *const c_char,
@@ -77,14 +77,14 @@ pub(crate) unsafe extern "C" fn umad_get_issm_path(
 ) -> c_int {
     negative(|| {
         let sysfs = Sysfs::default();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (ca, port) = choose::port(&sysfs, unsafe { name(ca_name)? }, portnum)?;
         let number = sysfs.mad_device(&ca, port).ok_or(Errno::EINVAL)?;
         let room = usize::try_from(max).ok().filter(|room| *room > 0 && !path.is_null());
         let room = room.ok_or(Errno::EINVAL)?;
         let text = format!("/dev/infiniband/issm{number}");
         let text = &text.as_bytes()[..text.len().min(room - 1)];
-        // SAFETY: room for these and a NUL, as the caller promises.
+        // SAFETY: the caller guarantees room for these and a NUL.
         unsafe {
             path.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
             path.add(text.len()).write(0);
@@ -93,7 +93,7 @@ pub(crate) unsafe extern "C" fn umad_get_issm_path(
     })
 }
 
-/// The port that is open by this id.
+/// Returns the port that is open by this id.
 ///
 /// # Errors
 /// EINVAL if none is.
@@ -101,11 +101,11 @@ pub(super) fn find(portid: c_int) -> Result<Arc<OpenPort>> {
     process::lists().mad_ports.get(&portid).cloned().ok_or(Errno::EINVAL)
 }
 
-/// Its id.
+/// Adds a port. Returns its id.
 pub(super) fn insert(port: OpenPort) -> c_int {
     let id = port.as_fd().as_raw_fd();
     if let Some(stale) = process::lists().mad_ports.insert(id, Arc::new(port)) {
-        // The program closed that one's descriptor by itself, and the number is this one's now: it must not be closed again.
+        // The program closed that port's descriptor by itself, and this port has the number now: it must not be closed again.
         std::mem::forget(stale);
     }
     id

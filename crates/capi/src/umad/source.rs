@@ -1,5 +1,5 @@
-//! Where MAD files come from: the fabric that has the port, which the host's service knows. Nothing else of this library
-//! knows that.
+//! The origin of MAD files: the fabric that has the port, which the host's service knows. No other part of this library
+//! depends on that.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -19,7 +19,7 @@ use crate::verbs::devices::connect_options;
 /// Opens the MAD file of a port.
 ///
 /// # Errors
-/// ENODEV for a port that has none, and where there is no service or no fabric; others of the connection.
+/// ENODEV for a port that has none, and without a service or a fabric; other errors of the connection.
 pub(super) fn open(ca: &str, port: u8) -> Result<Box<dyn MadFile>> {
     let host = HostName::of_environment().map_err(|_| Errno::EINVAL)?;
     let (hold, devices) = connect_options()?.hold(&host)?;
@@ -28,7 +28,7 @@ pub(super) fn open(ca: &str, port: u8) -> Result<Box<dyn MadFile>> {
     Ok(Box::new(FabricFile { file, _hold: Some(hold) }))
 }
 
-/// The port of a fabric that a device's port is.
+/// Returns the fabric's port behind a device's port.
 fn managed<'d>(devices: &'d [DeviceRow], ca: &str, port: u8) -> Option<&'d Managed> {
     let device = devices.iter().find(|device| device.name == ca)?;
     device.ports.get(usize::from(port).checked_sub(1)?)?.managed.as_ref()
@@ -44,7 +44,7 @@ fn connect(options: &ConnectOptions, port: &Managed) -> Result<client::MadFile> 
 #[derive(Debug)]
 struct FabricFile {
     file: client::MadFile,
-    /// The adapter is the host's as long as its service runs.
+    /// Keeps the host's service running, and with it the adapter.
     _hold: Option<Hold>,
 }
 
@@ -143,14 +143,14 @@ mod tests {
     }
 
     impl Fabric {
-        /// Asks for NodeInfo along a route, by ports.
+        /// Requests NodeInfo along a route of port numbers.
         fn ask(&self, route: &[u8], tid: u8, timeout_ms: c_int) -> (c_int, c_int) {
             let mut buffer = [0; HEADER + 256];
             let mad = &mut buffer[HEADER..];
             mad[..4].copy_from_slice(&[1, 0x81, 1, 1]);
             mad[7] = u8::try_from(route.len()).unwrap();
             (mad[15], mad[17]) = (tid, 0x11);
-            // Without parts that are routed by LID.
+            // Without LID-routed parts.
             mad[32..36].fill(0xff);
             mad[129..129 + route.len()].copy_from_slice(route);
             let umad = buffer.as_mut_ptr().cast();
@@ -163,7 +163,7 @@ mod tests {
             (sent, Errno::last().0)
         }
 
-        /// What is received next: the result, the status in the header, the MAD.
+        /// Receives the next MAD: the result, the status in the header, the MAD.
         fn answer(&self) -> (c_int, u32, Vec<u8>) {
             let mut buffer = [0; HEADER + 256];
             let mut length = 256;
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn a_request_that_nobody_answers_comes_back() {
         let fabric = up();
-        // An adapter forwards nothing.
+        // An adapter does not forward.
         let nowhere = [1, 1];
         assert_eq!(fabric.ask(&nowhere, 7, 60_000), (0, 0));
         assert_eq!(fabric.ask(&nowhere, 7, 60_000), (-libc::EIO, libc::EINVAL));

@@ -1,7 +1,7 @@
-//! What the files of sysfs tell of adapters and their ports (`Documentation/ABI/stable/sysfs-class-infiniband` of Linux).
+//! Adapters and their ports as the files of sysfs describe them (`Documentation/ABI/stable/sysfs-class-infiniband` of Linux).
 //!
-//! The files are those that the view shows; they could be any. So each is read up to a limit, and what should be a number
-//! and is none is an error.
+//! The files are normally those that the view shows, but could be any. So each is read up to a limit, and an invalid number
+//! is an error.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use crate::abi::umad::*;
 use crate::boundary::{Errno, Result};
 
-/// Bytes of a file that are read: what the kernel gives at most.
+/// The most bytes read of a file: the most that the kernel returns.
 const MAX_FILE: u64 = 4096;
-/// Entries of a directory that are looked at.
+/// The most entries read of a directory.
 const MAX_ENTRIES: usize = 4096;
 
-/// The two classes of files.
+/// The two classes in sysfs.
 #[derive(Clone, Debug)]
 pub(crate) struct Sysfs {
     root: PathBuf,
@@ -33,7 +33,7 @@ pub(crate) struct Ca {
     pub(crate) revision: String,
     pub(crate) node_guid: [u8; 8],
     pub(crate) system_guid: [u8; 8],
-    /// By their numbers.
+    /// The ports, by number.
     pub(crate) ports: Vec<PortFacts>,
 }
 
@@ -65,12 +65,12 @@ impl Default for Sysfs {
 }
 
 impl Sysfs {
-    /// The files below a directory that stands for `/`.
+    /// Uses the files below a directory in place of `/`.
     pub(crate) fn at(root: &Path) -> Self {
         Self { root: root.join("sys/class") }
     }
 
-    /// The names of adapters, sorted. What speaks another protocol than InfiniBand's, such as iWARP, is none.
+    /// Returns the names of adapters, sorted. A device of another protocol than InfiniBand's, such as iWARP, is none.
     pub(crate) fn cas(&self) -> Vec<String> {
         let mut names = entries(&self.root.join("infiniband")).unwrap_or_default();
         names.retain(|name| self.node_type(name).is_ok_and(|node| (1..=3).contains(&node)));
@@ -82,7 +82,7 @@ impl Sysfs {
         number(&self.ca_dir(ca)?.join("node_type"))
     }
 
-    /// All of an adapter.
+    /// Reads an adapter with its ports.
     ///
     /// # Errors
     /// ENOENT without such an adapter, EIO when a port cannot be read.
@@ -113,7 +113,7 @@ impl Sysfs {
         Ok(ports)
     }
 
-    /// A port of an adapter.
+    /// Reads a port of an adapter.
     ///
     /// # Errors
     /// EIO without such a port, and when one of its files is missing or unreadable.
@@ -136,18 +136,18 @@ impl Sysfs {
             cap_mask: value("cap_mask")?,
             gid: groups(&dir.join("gids/0"))?,
             pkeys: pkeys(&dir.join("pkeys"))?,
-            // Kernels before 2.6.37 had no other.
+            // Kernels before 2.6.37 supported no other.
             link_layer: line(&dir.join("link_layer")).unwrap_or_else(|_| "IB".to_owned()),
         })
     }
 
-    /// Whether there are MAD devices, of an interface that this library knows.
+    /// Returns whether there are MAD devices with an interface version that this library knows.
     pub(crate) fn has_mad_devices(&self) -> bool {
         let version = number(&self.root.join("infiniband_mad/abi_version"));
         version.is_ok_and(|version| version >= IB_UMAD_ABI_VERSION)
     }
 
-    /// The number N of a port's MAD devices, `umadN` and `issmN`.
+    /// Returns the number N of a port's MAD devices, `umadN` and `issmN`.
     pub(crate) fn mad_device(&self, ca: &str, port: u8) -> Option<u32> {
         let class = self.root.join("infiniband_mad");
         (0..UMAD_MAX_PORTS).find(|n| {
@@ -166,13 +166,13 @@ impl Sysfs {
 }
 
 impl PortFacts {
-    /// Whether its link layer is InfiniBand.
+    /// Returns whether its link layer is InfiniBand.
     pub(crate) fn is_infiniband(&self) -> bool {
         ["InfiniBand", "IB"].contains(&self.link_layer.as_str())
     }
 }
 
-/// Whether an adapter can have this name: a directory's, and short enough for the C structures.
+/// Returns whether a name is valid for an adapter: a directory's, and short enough for the C structures.
 fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() < UMAD_CA_NAME_LEN as usize
@@ -180,14 +180,14 @@ fn is_name(name: &str) -> bool {
         && !name.contains('/')
 }
 
-/// The names in a directory that an adapter or a number can have.
+/// Returns the names in a directory that are valid for an adapter or a number.
 fn entries(dir: &Path) -> Result<Vec<String>> {
     let name = |name: &OsStr| name.to_str().filter(|name| is_name(name)).map(str::to_owned);
     let found = fs::read_dir(dir).map_err(|e| errno(&e))?.take(MAX_ENTRIES).flatten();
     Ok(found.filter_map(|entry| name(&entry.file_name())).collect())
 }
 
-/// A file's text without the newline.
+/// Reads a file's text without the newline.
 fn line(path: &Path) -> Result<String> {
     let mut text = Vec::new();
     let file = File::open(path).map_err(|e| errno(&e))?;
@@ -196,7 +196,7 @@ fn line(path: &Path) -> Result<String> {
     Ok(text.trim_end_matches('\n').to_owned())
 }
 
-/// The number with which a file begins, as in `4: ACTIVE`, `0x12` or `2.5 Gb/sec (1X SDR)`.
+/// Reads the number at the start of a file, as in `4: ACTIVE`, `0x12` or `2.5 Gb/sec (1X SDR)`.
 fn number(path: &Path) -> Result<u32> {
     leading_number(&line(path)?).ok_or(Errno::EIO)
 }
@@ -210,7 +210,7 @@ fn leading_number(text: &str) -> Option<u32> {
     u32::from_str_radix(&digits[..end], radix).ok()
 }
 
-/// A GUID or GID: groups of four hexadecimal digits.
+/// Reads a GUID or GID: groups of four hexadecimal digits.
 fn groups<const N: usize>(path: &Path) -> Result<[u8; N]> {
     parse_groups(&line(path)?).ok_or(Errno::EIO)
 }
@@ -226,7 +226,7 @@ fn parse_groups<const N: usize>(text: &str) -> Option<[u8; N]> {
     groups.next().is_none().then_some(bytes)
 }
 
-/// A table of P_Keys, one file an entry. At least one must be there; those that are missing are 0.
+/// Reads a table of P_Keys, one file per entry. At least one must exist; missing ones are 0.
 fn pkeys(dir: &Path) -> Result<Vec<u16>> {
     let names = entries(dir)?;
     let indexes: Vec<u16> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -243,7 +243,7 @@ fn errno(error: &io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// A tree of such files, for tests.
+/// A tree of such files for tests.
 #[cfg(test)]
 pub(crate) mod tree {
     use std::fs;
@@ -253,7 +253,7 @@ pub(crate) mod tree {
 
     use super::Sysfs;
 
-    /// A port that is up, but for what a test writes over.
+    /// The files of a port that is up, which a test overrides.
     const PORT: &[(&str, &str)] = &[
         ("lid", "0x12"),
         ("lid_mask_count", "2"),
@@ -277,7 +277,7 @@ pub(crate) mod tree {
         ("sys_image_guid", "0002:c903:0012:3459"),
     ];
 
-    /// The tree, which is removed with it.
+    /// The tree, which is removed when this is dropped.
     pub(crate) struct Tree(TempDir);
 
     impl Tree {
@@ -296,7 +296,7 @@ pub(crate) mod tree {
         pub(crate) fn remove(&self, path: &str) {
             fs::remove_file(Path::new(&self.0.path().join("sys/class").join(path))).unwrap();
         }
-        /// An adapter without ports.
+        /// Adds an adapter without ports.
         pub(crate) fn ca(&self, name: &str) {
             CA.iter().for_each(|(file, text)| {
                 self.write(&format!("infiniband/{name}/{file}"), text);
@@ -304,13 +304,13 @@ pub(crate) mod tree {
             let ports = self.0.path().join(format!("sys/class/infiniband/{name}/ports"));
             fs::create_dir_all(ports).unwrap();
         }
-        /// A port that is up, with these files otherwise.
+        /// Adds a port that is up, with these files replaced.
         pub(crate) fn port(&self, ca: &str, number: u8, other: &[(&str, &str)]) {
             for (file, text) in PORT.iter().chain(other) {
                 self.write(&format!("infiniband/{ca}/ports/{number}/{file}"), text);
             }
         }
-        /// The MAD devices with this number.
+        /// Adds the MAD devices with this number.
         pub(crate) fn mad_device(&self, number: u32, ca: &str, port: u8) {
             self.write("infiniband_mad/abi_version", "5");
             self.write(&format!("infiniband_mad/umad{number}/ibdev"), ca);

@@ -1,9 +1,9 @@
-//! Words for people (`umad_class_str(3)`). Programs print them and scripts read what they print, so each is spelled as in the
+//! Names for display (`umad_class_str(3)`). Programs print them and scripts parse the output, so each is spelled as in the
 //! reference implementation.
 
 use std::ffi::{CStr, c_char};
 
-/// What has no word.
+/// The name of an unknown value.
 const UNKNOWN: &CStr = c"<unknown>";
 
 /// Management classes, from the first to the last (IBTA 13.4.4).
@@ -119,7 +119,7 @@ const CM_ATTRIBUTES: &[(u16, &CStr)] = &[
     (0x1c, c"SuggestPathResponse"),
 ];
 
-/// Invalid fields, by bits 2 to 4 of a status (IBTA 13.4.7). Reserved values count as success.
+/// Names of invalid field codes, by bits 2 to 4 of a status (IBTA 13.4.7). Reserved values count as success.
 const INVALID_FIELDS: &[(u16, &CStr)] = &[
     (1, c"Bad Version"),
     (2, c"Method not supported"),
@@ -159,7 +159,7 @@ pub(crate) extern "C" fn umad_class_str(mgmt_class: u8) -> *const c_char {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn umad_method_str(mgmt_class: u8, method: u8) -> *const c_char {
     let own = if mgmt_class == SUBN_ADM { SA_METHODS } else { &[] };
-    // Without the last character, as programs have always printed it.
+    // Without the last character, as the reference implementation prints it.
     find(&[METHODS, own], method).unwrap_or(c"<unknown").as_ptr()
 }
 
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     fn text(p: *const c_char) -> &'static str {
-        // SAFETY: a constant of ours.
+        // SAFETY: a static string.
         unsafe { CStr::from_ptr(p) }.to_str().unwrap()
     }
 
@@ -227,7 +227,7 @@ mod tests {
             (status(0x0c), status(0x1c)),
             ("Method/Attribute combo not supported", "Invalid attribute/modifier field")
         );
-        // Reserved, and of the class.
+        // Reserved values, and those of the class.
         assert_eq!((status(0x10), status(0x0300)), ("Success", "Success"));
         assert_eq!(text(umad_sa_mad_status_str(0x0300_u16.to_be())), "No Records");
         assert_eq!(text(umad_sa_mad_status_str(0x0900_u16.to_be())), "Undefined Error");

@@ -1,7 +1,7 @@
 //! Sending and receiving (`umad_send(3)`, `umad_recv(3)`, `umad_poll(3)`).
 //!
-//! Receiving and polling wait in poll(2), which is where a thread can be cancelled (pthread_cancel(3)). A cancellation
-//! unwinds the stack, which only frames without destructors bear; so nothing is held while they wait.
+//! Receiving and polling wait in poll(2), where a thread can be cancelled (pthread_cancel(3)). A cancellation
+//! unwinds the stack, which works only for frames without destructors. So no object with one is held during the wait.
 
 use std::ffi::{c_int, c_short, c_void};
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use super::ports::find;
 use crate::abi::umad::ib_user_mad;
 use crate::boundary::{Errno, Result, guarded, negative};
 
-/// `umad_send(3)`: 0, EINVAL for a port that is not open or no buffer, or EIO with the device's reason in errno.
+/// `umad_send(3)`: returns 0, EINVAL for a port that is not open or no buffer, or EIO with the device's reason in errno.
 ///
 /// # Safety
-/// A buffer of `length` bytes behind the header, or NULL.
+/// `umad` is a buffer of `length` bytes behind the header, or NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn umad_send(
     portid: c_int,
@@ -31,12 +31,12 @@ pub(crate) unsafe extern "C" fn umad_send(
     };
     let send = || {
         let length = usize::try_from(length).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let mut header = unsafe { buffer::header(umad)? };
         header.agent_id = agentid.cast_unsigned();
         header.timeout_ms = timeout_ms.cast_unsigned();
         header.retries = retries.cast_unsigned();
-        // SAFETY: the caller's buffer, whose header the kernel's interface has filled in.
+        // SAFETY: the caller's buffer, whose header is the one that the kernel's interface defines.
         let mad = unsafe {
             umad.cast::<ib_user_mad>().write_unaligned(header);
             std::slice::from_raw_parts(umad.cast::<u8>().add(HEADER), length)
@@ -54,14 +54,14 @@ pub(crate) unsafe extern "C" fn umad_send(
     }
 }
 
-/// `umad_recv(3)`: the agent whose MAD was received, and in `length` how many bytes of it there are behind the header. Waits
-/// for one, for so many milliseconds if that is not negative.
+/// `umad_recv(3)`: returns the agent whose MAD was received, and in `length` the size of the MAD behind the header. Waits
+/// for one, for that many milliseconds if the timeout is not negative.
 ///
-/// ENOSPC when there is no room for a long MAD, which then can still be received: `length` says how much it needs. ETIMEDOUT
-/// when none came, or EAGAIN if that was 0.
+/// ENOSPC when there is no room for a long MAD, which can still be received: `length` says how much it needs. ETIMEDOUT
+/// when none arrived, or EAGAIN if the timeout was 0.
 ///
 /// # Safety
-/// A buffer with `length` bytes behind the header, or NULL.
+/// `umad` is a buffer with `length` bytes behind the header, or NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn umad_recv(
     portid: c_int,
@@ -77,16 +77,16 @@ pub(crate) unsafe extern "C-unwind" fn umad_recv(
                 return waited;
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let received = negative(|| unsafe { receive(portid, umad, length) });
-        // Another thread may have been faster, or the rest of a long MAD may be on its way.
+        // Another thread may have been faster, or the rest of a long MAD may be in flight.
         if received != -libc::EAGAIN || timeout_ms == 0 {
             return received;
         }
     }
 }
 
-/// `umad_poll(3)`: 0 when something can be received, or the port is gone; else ETIMEDOUT.
+/// `umad_poll(3)`: returns 0 when something can be received, or the port is gone; otherwise ETIMEDOUT.
 #[unsafe(no_mangle)]
 pub(crate) extern "C-unwind" fn umad_poll(portid: c_int, timeout_ms: c_int) -> c_int {
     let known = negative(|| find(portid).map(|_| 0));
@@ -98,7 +98,7 @@ pub(crate) extern "C-unwind" fn umad_poll(portid: c_int, timeout_ms: c_int) -> c
     match unsafe { poll(&raw mut ready, 1, timeout_ms) } {
         0 => negative(|| Err(Errno(libc::ETIMEDOUT))),
         1 => 0,
-        // Errno is poll's.
+        // Errno is set by poll.
         _ => -libc::EIO,
     }
 }
@@ -106,11 +106,11 @@ pub(crate) extern "C-unwind" fn umad_poll(portid: c_int, timeout_ms: c_int) -> c
 /// Takes a MAD if there is one.
 ///
 /// # Safety
-/// As of `umad_recv`.
+/// As for `umad_recv`.
 unsafe fn receive(portid: c_int, umad: *mut c_void, length: *mut c_int) -> Result<c_int> {
     let port = find(portid)?;
     no_null(umad)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let length = unsafe { length.as_mut() }.ok_or(Errno::EINVAL)?;
     let room = usize::try_from(*length).map_err(|_| Errno::EINVAL)?;
     // SAFETY: as above.
@@ -135,18 +135,18 @@ fn no_null(umad: *const c_void) -> Result<()> {
     if umad.is_null() { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// When a wait ends. It has no destructor.
+/// The deadline of a wait. It has no destructor.
 #[derive(Clone, Copy)]
 struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// Never, if the time is negative.
+    /// Returns the deadline after this time; none if it is negative.
     fn after(timeout_ms: c_int) -> Self {
         let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         Self(timeout.map(|timeout| Instant::now() + timeout))
     }
 
-    /// For poll(2): in milliseconds, not too few.
+    /// Returns the remaining time for poll(2), in milliseconds, rounded up.
     fn left(self) -> c_int {
         let Self(Some(end)) = self else { return -1 };
         let left = end.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000);
@@ -162,7 +162,7 @@ struct PollFd {
 }
 
 unsafe extern "C-unwind" {
-    /// libc's declaration denies that it unwinds.
+    /// It unwinds, although libc declares that it does not.
     fn poll(fds: *mut PollFd, count: libc::nfds_t, timeout: c_int) -> c_int;
 }
 
@@ -176,12 +176,12 @@ mod tests {
     use std::ptr;
     use std::sync::Arc;
 
-    /// A buffer with room for so many bytes of a MAD.
+    /// Returns a buffer with room for that many bytes of a MAD.
     fn room(bytes: usize) -> Vec<u8> {
         vec![0xee; HEADER + bytes]
     }
 
-    /// A MAD of class 3 with this method and ID.
+    /// Returns a MAD of class 3 with this method and ID.
     fn mad(method: u8, tid: u32, length: usize) -> Vec<u8> {
         let mut mad = vec![0; length];
         mad[..4].copy_from_slice(&[1, 3, 2, method]);
@@ -248,7 +248,7 @@ mod tests {
         let request = mad(1, 7, 256);
         assert_eq!(send(port, 1, &request[..35], 0), (-libc::EIO, libc::EINVAL));
         assert_eq!(send(port, 1, &mad(1, 7, 257), 0), (-libc::EIO, libc::EINVAL));
-        // An agent for long ones, but the MAD does not say that it is one.
+        // The agent is for long MADs, but this MAD has no valid RMPP header.
         assert_eq!(send(port, 0, &mad(0x92, 7, 257), 0), (-libc::EIO, libc::EINVAL));
         assert_eq!(send(port, 2, &request, 0), (-libc::EIO, libc::EIO));
         assert_eq!(send(port, 32, &request, 0), (-libc::EIO, libc::EINVAL));
@@ -275,18 +275,18 @@ mod tests {
         assert_eq!(fake.asked(), 0);
         fake.set_outstanding(true);
         assert_eq!(send(port, 0, &request, 200), (-libc::EIO, libc::EINVAL));
-        // Nothing waits for the answer to this one; and a response is no request.
+        // This one expects no answer; and a response is no request.
         assert_eq!(send(port, 0, &request, 0), (0, 0));
         assert_eq!(send(port, 0, &mad(0x81, 7, 256), 200), (0, 0));
         assert_eq!(fake.asked(), 1);
-        // Answered, but the answer was not read yet.
+        // It is answered, but the answer was not read yet.
         fake.set_outstanding(false);
         assert_eq!(send(port, 0, &request, 200), (0, 0));
         assert_eq!(fake.asked(), 2);
         fake.deliver(0, 0, &mad(0x81, 7, 256));
         assert_eq!(receive(port, &mut room(256), -1), (0, 256));
         assert_eq!(send(port, 0, &request, 200), (0, 0));
-        // The request itself comes back when it was not answered.
+        // The request itself is returned when it was not answered.
         fake.deliver(0, libc::ETIMEDOUT, &request[..24]);
         let mut buffer = room(256);
         assert_eq!(receive(port, &mut buffer, -1), (0, 24));
@@ -302,7 +302,7 @@ mod tests {
         fake.deliver(0, 0, &long);
         let mut buffer = room(256);
         assert_eq!(receive(port, &mut buffer, 0), (-libc::ENOSPC, 5000));
-        // Its header and first segment are there.
+        // The buffer has its header and first segment.
         assert_eq!(buffer[HEADER..], long[..256]);
         assert_eq!(receive(port, &mut room(255), 0), (-libc::EINVAL, 255));
         let mut buffer = room(5000);

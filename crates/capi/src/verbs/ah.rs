@@ -20,13 +20,13 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
     attr: *mut ibv_ah_attr,
 ) -> *mut ibv_ah {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (domain, attr) = unsafe { (Pd::get(pd)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
         let opened = domain.opened.clone();
         opened.check_infiniband()?;
         let av = attr::address_vector(&opened.device, attr)?;
         let permit = opened.device.permit("create an address handle", Counted::Ah)?;
-        // SAFETY: the domain is the program's, who sees its public part.
+        // SAFETY: the domain is the program's, which reads its public part.
         let context = unsafe { (*pd).context };
         let handle = opened.next_handle();
         let public = UnsafeCell::new(ibv_ah { context, pd, handle });
@@ -35,20 +35,20 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
     })
 }
 
-/// `ibv_destroy_ah(3)`. Datagrams that were posted with it go where they were meant to.
+/// `ibv_destroy_ah(3)`. Datagrams that were posted with it still reach their destination.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         if unsafe { Ah::peek(ah)? }.opened().is_ours() {
-            // SAFETY: a destroyed handle is not used any more.
+            // SAFETY: a destroyed handle is no longer used.
             drop(unsafe { Ah::take(ah) });
         }
         Ok(())
     })
 }
 
-/// `ibv_init_ah_from_wc(3)`: the way back to the sender of a datagram; 0 or -1.
+/// `ibv_init_ah_from_wc(3)`: stores the address of a datagram's sender; returns 0 or -1.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     context: *mut ibv_context,
@@ -61,7 +61,7 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         if attr.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the caller's promise, and its variable.
+        // SAFETY: the caller guarantees it, and `attr` is its variable.
         unsafe { attr.write(way_back(context, port, wc, grh)?) };
         Ok(())
     })
@@ -76,30 +76,30 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     port: u8,
 ) -> *mut ibv_ah {
     let attr = guarded(|| {
-        // SAFETY: the caller's promise; the domain's public part says whose it is.
+        // SAFETY: the caller guarantees it; the domain's public part names its context.
         unsafe {
             Pd::get(pd)?;
             way_back((*pd).context, port, wc, grh)
         }
     });
     match attr {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         Ok(mut attr) => unsafe { ibv_create_ah(pd, &raw mut attr) },
         Err(errno) => pointer(|| Err(errno)),
     }
 }
 
-/// Where the network header of a datagram says that it comes from.
+/// Returns the address of a datagram's sender, from its network header.
 ///
 /// # Safety
-/// The pointers are NULL or of such values; `grh` is the 40 bytes in front of the data.
+/// The pointers are NULL or valid; `grh` is the 40 bytes in front of the data.
 unsafe fn way_back(
     context: *mut ibv_context,
     port: u8,
     wc: *mut ibv_wc,
     grh: *mut ibv_grh,
 ) -> Result<ibv_ah_attr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let (opened, wc) = unsafe {
         let opened = &Context::get(context)?.opened;
         opened.check_infiniband()?;
@@ -109,7 +109,7 @@ unsafe fn way_back(
     if !opened.device.has_port(port) || has_grh && grh.is_null() {
         return Err(Errno::EINVAL);
     }
-    // By LID alone, as InfiniBand can.
+    // By LID alone, as InfiniBand supports.
     let local = AddressVector {
         dlid: wc.slid,
         sl: wc.sl,
@@ -121,7 +121,7 @@ unsafe fn way_back(
         let needed = opened.device.kind().row().grh_required;
         return if needed { Err(Errno::EINVAL) } else { Ok(attr::ah_attr(&local)) };
     }
-    // SAFETY: the caller's promise; a GRH area may lie anywhere in the program's buffer.
+    // SAFETY: the caller guarantees it; a GRH area may be anywhere in the program's buffer.
     let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
     let route = Route::of(&header).ok_or(Errno::EINVAL)?;
     let sgid_index = opened.device.gid_index(port, route.to).ok_or(Errno::EINVAL)?;
@@ -136,7 +136,7 @@ unsafe fn way_back(
     }))
 }
 
-/// What the GRH area of a RoCEv2 datagram tells: an IPv6 header, or in its last 20 bytes an IPv4 header.
+/// The GRH area of a RoCEv2 datagram: an IPv6 header, or an IPv4 header in its last 20 bytes.
 #[derive(Debug, PartialEq, Eq)]
 struct Route {
     from: Gid,
@@ -168,9 +168,9 @@ impl Route {
     }
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: the Ethernet address for the handles of vendors' drivers. This device has none, since it
-/// sends through the operating system: groups have the address that their standards give them (RFC 1112,
-/// RFC 2464), hosts a locally administered one made of their IP address. No VLAN.
+/// `ibv_resolve_eth_l2_from_gid`: returns the Ethernet address for the handles of vendors' drivers. This device has none, because it
+/// sends through the operating system. Groups get the address of their standards (RFC 1112,
+/// RFC 2464), hosts a locally administered one derived from their IP address. No VLAN.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     context: *mut ibv_context,
@@ -178,15 +178,15 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     eth_mac: *mut [u8; 6],
     vid: *mut u16,
 ) -> c_int {
-    /// Without a VLAN.
+    /// The VLAN ID for none.
     const NO_VLAN: u16 = 0xffff;
     status(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (opened, attr) =
             unsafe { (&Context::get(context)?.opened, attr.as_ref().ok_or(Errno::EINVAL)?) };
         opened.check_infiniband()?;
         let av = attr::address_vector(&opened.device, attr)?;
-        // SAFETY: the caller's variables, of which it may leave the second out.
+        // SAFETY: the caller's variables, of which the second may be missing.
         unsafe {
             eth_mac.as_mut().ok_or(Errno::EINVAL)?.copy_from_slice(&ethernet_address(av.dgid));
             if let Some(vid) = vid.as_mut() {

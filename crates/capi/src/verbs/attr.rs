@@ -1,4 +1,4 @@
-//! Attributes of queue pairs and address handles, from C to the engine and back.
+//! Attributes of queue pairs and address handles, converted from C to the engine's form and back.
 
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_verbs::Device;
@@ -8,20 +8,20 @@ use rdmux_wire::{AckTimeout, Gid, Lid, Mtu, Psn, Qkey, Qpn, RnrTimer};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result};
 
-/// The state with this number.
+/// Returns the state with this number.
 ///
 /// # Errors
-/// EINVAL for what is none.
+/// EINVAL for an invalid number.
 pub(crate) fn state(state: ibv_qp_state) -> Result<QpState> {
     use QpState::{Err as Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let states = [Reset, Init, Rtr, Rts, Sqd, Sqe, Error];
     states.into_iter().find(|s| *s as u32 == state).ok_or(Errno::EINVAL)
 }
 
-/// The transport with this number.
+/// Returns the transport with this number.
 ///
 /// # Errors
-/// EOPNOTSUPP for one that this device does not have, EINVAL for what is none.
+/// EOPNOTSUPP for one that this device does not support, EINVAL for an invalid number.
 pub(crate) fn qp_type(qp_type: ibv_qp_type) -> Result<QpType> {
     Ok(match qp_type {
         IBV_QPT_RC => QpType::Rc,
@@ -34,7 +34,7 @@ pub(crate) fn qp_type(qp_type: ibv_qp_type) -> Result<QpType> {
     })
 }
 
-/// The number of a transport.
+/// Returns the number of a transport.
 pub(crate) fn qp_type_to_c(qp_type: QpType) -> ibv_qp_type {
     match qp_type {
         QpType::Rc => IBV_QPT_RC,
@@ -45,7 +45,7 @@ pub(crate) fn qp_type_to_c(qp_type: QpType) -> ibv_qp_type {
     }
 }
 
-/// Sizes as the engine has them.
+/// Converts sizes to the engine's form.
 pub(crate) fn caps(cap: &ibv_qp_cap) -> QpCaps {
     QpCaps {
         max_send_wr: cap.max_send_wr,
@@ -56,7 +56,7 @@ pub(crate) fn caps(cap: &ibv_qp_cap) -> QpCaps {
     }
 }
 
-/// Sizes as C has them.
+/// Converts sizes to C's form.
 pub(crate) fn cap(caps: &QpCaps) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: caps.max_send_wr,
@@ -67,11 +67,11 @@ pub(crate) fn cap(caps: &QpCaps) -> ibv_qp_cap {
     }
 }
 
-/// A path as the engine has it.
+/// Converts a path to the engine's form.
 ///
 /// # Errors
-/// EINVAL without a GRH, where the port needs one; for a port that is not there, or for an empty entry of the GID table; on
-/// InfiniBand for a LID that is none, or a service level above 15.
+/// EINVAL without a GRH, where the port needs one; for a port that does not exist, or an empty entry of the GID table; on
+/// InfiniBand for an invalid LID, or a service level above 15.
 pub(crate) fn address_vector(device: &Device, attr: &ibv_ah_attr) -> Result<AddressVector> {
     let row = device.kind().row();
     let is_global = attr.is_global != 0;
@@ -111,7 +111,7 @@ pub(crate) fn address_vector(device: &Device, attr: &ibv_ah_attr) -> Result<Addr
     })
 }
 
-/// A path as C has it.
+/// Converts a path to C's form.
 pub(crate) fn ah_attr(av: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -130,10 +130,10 @@ pub(crate) fn ah_attr(av: &AddressVector) -> ibv_ah_attr {
     }
 }
 
-/// The attributes that a mask means, on top of those that the queue pair has.
+/// Converts the attributes that a mask selects, on top of those that the queue pair has.
 ///
 /// # Errors
-/// EINVAL for a bit that is none, or a value that cannot be.
+/// EINVAL for an unknown bit or an invalid value.
 pub(crate) fn to_engine(
     device: &Device,
     current: QpAttr,
@@ -144,7 +144,7 @@ pub(crate) fn to_engine(
     let limits = device.query().limits;
     let mut to = current;
     let has = |bit| mask.contains(bit);
-    // The engine keeps five bits of a time; more are a mistake, not a shorter time.
+    // The engine keeps five bits of a time. A larger code is a mistake, not a shorter time.
     let time = |code: u8| if code < 32 { Ok(code) } else { Err(Errno::EINVAL) };
     if has(AttrMask::STATE) {
         to.state = state(attr.qp_state)?;
@@ -223,12 +223,12 @@ fn port(device: &Device, port: u8) -> Result<u8> {
     if device.has_port(port) { Ok(port) } else { Err(Errno::EINVAL) }
 }
 
-/// READs and atomics outstanding: no more than the device's limit.
+/// Returns the number of READs and atomics outstanding, limited to the device's maximum.
 fn depth(depth: u8, limit: u8) -> Result<u8> {
     if depth <= limit { Ok(depth) } else { Err(Errno::EINVAL) }
 }
 
-/// All attributes of a queue pair as C has them.
+/// Converts all attributes of a queue pair to C's form.
 pub(crate) fn to_c(attr: &QpAttr) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: attr.state as u32,
@@ -260,7 +260,7 @@ pub(crate) fn to_c(attr: &QpAttr) -> ibv_qp_attr {
     }
 }
 
-/// Our enumerations have the numbers of the headers.
+/// The engine's enumerations have the numbers of the headers.
 const _: () = {
     assert!(QpState::Err as u32 == IBV_QPS_ERR && QpState::Sqd as u32 == IBV_QPS_SQD);
     assert!(AttrMask::RATE_LIMIT.bits() == IBV_QP_RATE_LIMIT);

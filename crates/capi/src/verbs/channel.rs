@@ -17,7 +17,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let opened = unsafe { Context::get(context)? }.opened.clone();
         let channel = verbs::CompChannel::new()?;
         let fd = channel.as_fd().as_raw_fd();
@@ -30,32 +30,32 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(ptr: *mut ibv_comp_channel) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let channel = unsafe { CompChannel::peek(ptr)? };
         if !channel.opened.is_ours() {
             return Ok(());
         }
         channel.users.check_none()?;
-        // SAFETY: a destroyed channel is not used any more.
+        // SAFETY: a destroyed channel is no longer used.
         drop(unsafe { CompChannel::take(ptr) });
         Ok(())
     })
 }
 
-/// `ibv_get_cq_event(3)`: waits, unless `O_NONBLOCK` is set on the descriptor; 0 or -1.
+/// `ibv_get_cq_event(3)`: waits, unless `O_NONBLOCK` is set on the descriptor; returns 0 or -1.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     wait::taken(unsafe { begin(channel, cq, cq_context) }, || unsafe {
         take(channel, cq, cq_context)
     })
 }
 
-/// The descriptor to wait on.
+/// Returns the descriptor to wait on.
 ///
 /// # Safety
 /// The pointers are NULL, or a channel's and variables'.
@@ -65,7 +65,7 @@ unsafe fn begin(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     wait::descriptor(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let channel = unsafe { CompChannel::get(channel)? };
         if cq.is_null() || cq_context.is_null() {
             return Err(Errno::EINVAL);
@@ -83,7 +83,7 @@ unsafe fn take(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> Result<bool> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let channel = unsafe { &CompChannel::get(channel)?.channel };
     let Some(taken) = channel.take_counted_event() else { return Ok(false) };
     let object = Cq::of_context(taken.context());
@@ -100,7 +100,7 @@ unsafe fn take(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
     let _ = guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { Cq::get(cq)? }.cq.ack_events(nevents);
         Ok(())
     });

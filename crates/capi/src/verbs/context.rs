@@ -1,4 +1,4 @@
-//! Contexts: a device opened (`ibv_open_device(3)`).
+//! Contexts: open devices (`ibv_open_device(3)`).
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -37,8 +37,8 @@ pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
     Ok(publish(device.as_ptr(), opened, None))
 }
 
-/// Makes a context, of what was just opened or is shared with another context: `own_fds` are the latter's
-/// command and event descriptors.
+/// Creates a context of a device that was just opened or is shared with another context. In the latter case `own_fds` are
+/// its command and event descriptors.
 pub(crate) fn publish(
     device: *mut ibv_device,
     opened: Arc<Opened>,
@@ -56,14 +56,14 @@ pub(crate) fn publish(
     Box::new(Context { verbs: UnsafeCell::new(table), opened, own_fds }).into_ptr()
 }
 
-/// A table without functions: what is not filled in is told by <infiniband/verbs.h> to be unsupported.
+/// Returns a table without functions: <infiniband/verbs.h> reports missing ones as unsupported.
 fn empty_table() -> verbs_context {
     let zeroed = MaybeUninit::<verbs_context>::zeroed();
     // SAFETY: NULL is the empty value of every pointer and function in it, 0 of every number, and an
     // all-zero mutex is an unlocked one.
     let mut table = unsafe { zeroed.assume_init() };
     table.sz = size_of::<verbs_context>();
-    // How programs know that there is more in front of the context.
+    // By this value programs detect that the context has a larger structure in front.
     table.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
     table
 }
@@ -87,17 +87,17 @@ fn fill(table: &mut verbs_context) {
 /// `ibv_open_device(3)`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     pointer(|| open(unsafe { Device::get(device)? }))
 }
 
-/// `ibv_close_device(3)`. Objects that still exist keep what they need of it.
+/// `ibv_close_device(3)`. Objects that still exist keep the parts of it that they need.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         if unsafe { Context::peek(context)? }.opened.is_ours() {
-            // SAFETY: a closed context is not used any more.
+            // SAFETY: a closed context is no longer used.
             drop(unsafe { Context::take(context) });
         }
         Ok(())

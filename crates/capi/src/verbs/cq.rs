@@ -12,7 +12,7 @@ use super::vectors::comp_vectors;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 
-/// Makes a queue as `init` says, apart from its channel and context. The extended part of what the program sees is
+/// Creates a queue with the parameters `init`, apart from its channel and context. The extended part of the public structure is
 /// empty.
 ///
 /// # Errors
@@ -32,7 +32,7 @@ pub(crate) unsafe fn create(
     }
     let used = match channel.is_null() {
         true => None,
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         false => Some(unsafe { CompChannel::get(channel)? }),
     };
     let opened = context.opened.clone();
@@ -41,7 +41,7 @@ pub(crate) unsafe fn create(
     let entries = roomy(opened.device.query().limits.max_cqe, init.entries);
     let init = CqInit { entries, channel: used.map(|c| &c.channel), context: address, ..init };
     let cq = verbs::Cq::with(&opened.device, &init)?;
-    // SAFETY: all zero is a valid value: NULL, 0, no function, an unlocked mutex, a condition nobody waits for.
+    // SAFETY: all zero is a valid value: NULL, 0, no function, an unlocked mutex, a condition without waiters.
     let mut public = unsafe { MaybeUninit::<ibv_cq_ex>::zeroed().assume_init() };
     (public.context, public.channel) = (context.as_ptr(), channel);
     (public.cq_context, public.handle) = (cq_context, opened.next_handle());
@@ -61,8 +61,8 @@ pub(crate) unsafe fn create(
     Ok(unsafe { object.assume_init() })
 }
 
-/// Destroys a queue: what is in it is lost, and events that the program took must have been acknowledged, which
-/// is waited for.
+/// Destroys a queue with its completions. Waits until the program has acknowledged the events that it
+/// took.
 ///
 /// # Errors
 /// EBUSY while a queue pair uses it.
@@ -70,7 +70,7 @@ pub(crate) unsafe fn create(
 /// # Safety
 /// The pointer is NULL or a queue's, and the caller is the last to use it.
 pub(crate) unsafe fn destroy(ptr: *mut ibv_cq) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let cq = unsafe { Cq::peek(ptr)? };
     if !cq.opened.is_ours() {
         return Ok(());
@@ -81,20 +81,20 @@ pub(crate) unsafe fn destroy(ptr: *mut ibv_cq) -> Result<()> {
     if let Ok(channel) = unsafe { CompChannel::peek((*ptr).channel) } {
         channel.count(-1);
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     drop(unsafe { Cq::take(ptr) });
     Ok(())
 }
 
 impl Cq {
-    /// The C pointer that a queue of the engine has as its context.
+    /// Returns the C pointer that a queue of the engine has as its context.
     pub(crate) fn of_context(context: u64) -> *mut ibv_cq {
         std::ptr::with_exposed_provenance_mut(usize::try_from(context).unwrap_or(0))
     }
 }
 
 impl CompChannel {
-    /// Keeps `refcnt` of what the program sees.
+    /// Updates `refcnt` of the public structure.
     fn count(&self, change: c_int) {
         // SAFETY: a field of the object; other threads change it in no other way.
         let refcnt =
@@ -115,24 +115,24 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     pointer(|| {
         let entries = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
         let init = CqInit { entries, ..CqInit::default() };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let cq = unsafe { create(Context::get(context)?, init, cq_context, channel, comp_vector)? };
         Ok(cq.into_ptr())
     })
 }
 
-/// How many entries a queue gets for which so many were asked: as adapters do it, a power of two, with one to
-/// spare. Programs count on that: `ibv_xsrq_pingpong` asks for one, and posts again when it has received, before it has
-/// looked for the completion of its last send.
+/// Returns how many entries a queue gets for the number requested: as with adapters, a power of two, with one to
+/// spare. Programs rely on that: `ibv_xsrq_pingpong` asks for one, and after a receive it posts again before it has
+/// polled the completion of its last send.
 fn roomy(max: u32, entries: u32) -> u32 {
     if (1..max).contains(&entries) { (entries + 1).next_power_of_two().min(max) } else { entries }
 }
 
-/// `ibv_resize_cq(3)`: EINVAL when more completions wait than would fit.
+/// `ibv_resize_cq(3)`: EINVAL when more completions are pending than would fit.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_resize_cq(ptr: *mut ibv_cq, cqe: c_int) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let cq = unsafe { Cq::get(ptr)? };
         let entries = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
         let max = cq.opened.device.query().limits.max_cqe;
@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(ptr: *mut ibv_cq, cqe: c_int) -> c
 /// `ibv_destroy_cq(3)`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     code(|| unsafe { destroy(cq) })
 }
 
@@ -159,7 +159,7 @@ mod tests {
         let max = 4_194_303;
         let sizes = [1, 2, 3, 100, max - 1].map(|entries| roomy(max, entries));
         assert_eq!(sizes, [2, 4, 4, 128, max]);
-        // What is refused stays refused.
+        // Refused numbers stay refused.
         assert_eq!([0, max, max + 1].map(|entries| roomy(max, entries)), [0, max, max + 1]);
     }
 }

@@ -1,4 +1,4 @@
-//! Devices, as programs have pointers to them (`ibv_get_device_name(3)`).
+//! Devices, to which programs have pointers (`ibv_get_device_name(3)`).
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -13,19 +13,19 @@ use super::names;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, guarded, pointer};
 
-/// An `ibv_device`, as large as the `verbs_device` of drivers: those of vendors look at its `ops` to see that
-/// it is none of theirs.
+/// An `ibv_device`, as large as the `verbs_device` of drivers: vendors' drivers check its `ops` to see that
+/// it is not one of theirs.
 #[repr(C)]
 pub(crate) struct Device {
     public: UnsafeCell<ibv_device>,
     driver: DriverPart,
     host: HostName,
     kind: DeviceKind,
-    /// In host order. A service that was started anew has another one.
+    /// In host order. A restarted service has another one.
     guid: AtomicU64,
 }
 
-/// The tail of a `verbs_device`, which says that no driver is behind it.
+/// The tail of a `verbs_device`, with the values for no driver.
 #[repr(C)]
 struct DriverPart {
     ops: *const c_void,
@@ -40,29 +40,29 @@ struct DriverPart {
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// The device behind a pointer that `ibv_get_device_list` gave.
+    /// Returns the device behind a pointer from `ibv_get_device_list`.
     ///
     /// # Safety
     /// The pointer is NULL or one of those.
     pub(crate) unsafe fn get(ptr: *mut ibv_device) -> Result<&'static Self> {
-        // SAFETY: as promised; devices are never freed.
+        // SAFETY: the caller guarantees it; devices are never freed.
         unsafe { ptr.cast::<Self>().as_ref() }.ok_or(Errno::EINVAL)
     }
 
     pub(crate) fn as_ptr(&self) -> *mut ibv_device {
         self.public.get()
     }
-    /// The virtual host that it belongs to.
+    /// Returns the virtual host that it belongs to.
     pub(crate) fn host(&self) -> &HostName {
         &self.host
     }
 
-    /// Which of the host's devices it is.
+    /// Returns its kind, which identifies it among the host's devices.
     pub(crate) fn kind(&self) -> DeviceKind {
         self.kind
     }
 
-    /// One of a host's devices, which has no GUID yet.
+    /// Creates one of a host's devices, without a GUID.
     pub(crate) fn new(host: &HostName, kind: DeviceKind) -> Self {
         let row = kind.row();
         let mut public = ibv_device {
@@ -89,13 +89,13 @@ impl Device {
         Self { public: UnsafeCell::new(public), driver, host: host.clone(), kind, guid: 0.into() }
     }
 
-    /// Its GUID is now this one.
+    /// Sets its GUID.
     pub(crate) fn set_guid(&self, guid: Guid) {
         self.guid.store(guid.0, Ordering::Relaxed);
     }
 
     fn name(&self) -> &CStr {
-        // SAFETY: `fill` ended it with a NUL, and nobody writes it any more.
+        // SAFETY: `fill` ended it with a NUL, and it is not written any more.
         unsafe { CStr::from_ptr((*self.public.get()).name.as_ptr()) }
     }
 }
@@ -104,7 +104,7 @@ impl Device {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let device = unsafe { Device::get(device)? };
         Ok(device.name().as_ptr().cast_mut())
     })
@@ -113,15 +113,15 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> 
 /// `ibv_get_device_guid(3)`: in network order.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let guid = guarded(|| Ok(unsafe { Device::get(device)? }.guid.load(Ordering::Relaxed)));
     guid.unwrap_or(0).to_be()
 }
 
-/// `ibv_get_device_index(3)`: the kernel numbers its devices, and so do we, by kind.
+/// `ibv_get_device_index(3)`: devices are numbered by kind, as the kernel numbers its own.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     guarded(|| Ok(unsafe { Device::get(device)? }.kind as c_int)).unwrap_or(-1)
 }
 

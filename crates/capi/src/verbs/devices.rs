@@ -1,5 +1,5 @@
-//! The list of devices (`ibv_get_device_list(3)`): of the host that `$RDMUX_HOST` names those that `$RDMUX_DEVICE`
-//! chooses, or none if there is no service for it.
+//! The list of devices (`ibv_get_device_list(3)`): those of host `$RDMUX_HOST` that `$RDMUX_DEVICE`
+//! selects, or none without a service for it.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::process;
 use crate::abi::verbs::ibv_device;
 use crate::boundary::{Errno, pointer};
 
-/// The devices of this process's host that it is to see.
+/// Returns the devices of this process's host that it may see.
 ///
 /// # Errors
 /// When there is no service, and none can be started; EINVAL when the environment names no host or no devices.
@@ -29,7 +29,7 @@ pub(crate) fn list() -> std::result::Result<Vec<&'static Device>, HostError> {
     Ok(rows.iter().filter(|row| choice.sees(row)).map(|row| known(&host, row)).collect())
 }
 
-/// The device as it was listed before, or a new one.
+/// Returns the device as it was listed before, or a new one.
 fn known(host: &HostName, row: &DeviceRow) -> &'static Device {
     let mut lists = process::lists();
     let same = |d: &&&Device| d.host() == host && d.kind() == row.kind;
@@ -45,8 +45,8 @@ fn known(host: &HostName, row: &DeviceRow) -> &'static Device {
     device
 }
 
-/// How to reach services: as the environment says, and the program to start is the `rdmux` that was installed or built
-/// with this library.
+/// Returns how to reach services: by the environment, and with the `rdmux` that was installed or built
+/// with this library as the program to start.
 pub(crate) fn connect_options() -> std::result::Result<ConnectOptions, HostError> {
     let mut options = ConnectOptions::of_environment()?;
     let find = || own_path().and_then(|library| own_program(&library));
@@ -54,13 +54,13 @@ pub(crate) fn connect_options() -> std::result::Result<ConnectOptions, HostError
     Ok(options)
 }
 
-/// The file that this code was loaded from.
+/// Returns the file that this code was loaded from.
 fn own_path() -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: looks an address of ours up and fills the structure in.
+    // SAFETY: looks up an address of this code and fills in the structure.
     let found = unsafe { libc::dladdr(own_path as *const c_void, info.as_mut_ptr()) };
-    // SAFETY: all zero bytes are a valid value, whatever the call made of it.
+    // SAFETY: all zero bytes are a valid value, whatever the call has written.
     let name = unsafe { info.assume_init() }.dli_fname;
     if found == 0 || name.is_null() {
         return None;
@@ -70,7 +70,7 @@ fn own_path() -> Option<PathBuf> {
     std::fs::canonicalize(std::ffi::OsStr::from_bytes(name.to_bytes())).ok()
 }
 
-/// The `rdmux` beside the library, above it (where cargo puts dependencies), or in the `bin` of the same prefix.
+/// Returns the `rdmux` beside the library, above it (where cargo puts dependencies), or in the `bin` of the same prefix.
 fn own_program(library: &Path) -> Option<PathBuf> {
     let folder = library.parent()?;
     ["rdmux", "../rdmux", "../bin/rdmux", "../../bin/rdmux"]
@@ -79,7 +79,7 @@ fn own_program(library: &Path) -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// `ibv_get_device_list(3)`: an array that ends with NULL.
+/// `ibv_get_device_list(3)`: returns an array that ends with NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_list(num: *mut c_int) -> *mut *mut ibv_device {
     pointer(|| {

@@ -13,23 +13,23 @@ use super::wait;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, guarded};
 
-/// `ibv_get_async_event(3)`: waits, unless `O_NONBLOCK` is set on `async_fd`; 0 or -1.
+/// `ibv_get_async_event(3)`: waits, unless `O_NONBLOCK` is set on `async_fd`; returns 0 or -1.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     wait::taken(unsafe { begin(context, event) }, || unsafe { take(context, event) })
 }
 
-/// The descriptor to wait on.
+/// Returns the descriptor to wait on.
 ///
 /// # Safety
 /// The pointers are NULL, or a context's and a variable's.
 unsafe fn begin(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     wait::descriptor(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let device = &unsafe { Context::get(context)? }.opened.device;
         if event.is_null() { Err(Errno::EINVAL) } else { Ok(device.async_fd().as_raw_fd()) }
     })
@@ -40,7 +40,7 @@ unsafe fn begin(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int
 /// # Safety
 /// As for [`begin`], and neither is NULL.
 unsafe fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> Result<bool> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let device = &unsafe { Context::get(context)? }.opened.device;
     let Some(taken) = device.take_counted_event() else { return Ok(false) };
     // SAFETY: the caller's variable.
@@ -48,11 +48,11 @@ unsafe fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> Result
     Ok(true)
 }
 
-/// Marks an event as one of an XRC queue pair that the process is registered for, whose number takes the place of the
-/// object (`IBV_XRC_QP_EVENT_FLAG` of <rdmux/xrc.h>).
+/// Marks an event of an XRC queue pair that the process is registered for. Such an event has the queue pair's number in place of
+/// an object (`IBV_XRC_QP_EVENT_FLAG` of <rdmux/xrc.h>).
 const XRC_QP_EVENT: ibv_event_type = 1 << 31;
 
-/// An event as C has it: the object that it is about cannot be destroyed before it is acknowledged.
+/// Converts an event to C's form. Its object cannot be destroyed before it is acknowledged.
 fn describe(kind: &AsyncEventKind) -> ibv_async_event {
     let port = |number: u8| ibv_async_event_element { port_num: number.into() };
     let (element, event_type) = match kind {
@@ -107,14 +107,14 @@ fn qp_event(event: QpEvent) -> ibv_event_type {
 /// `ibv_ack_async_event(3)`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let _ = guarded(|| unsafe { acknowledge(event.as_ref().ok_or(Errno::EINVAL)?) });
 }
 
 /// # Safety
-/// [`ibv_get_async_event`] gave the event, and it was not acknowledged yet.
+/// [`ibv_get_async_event`] returned the event, and it was not acknowledged yet.
 unsafe fn acknowledge(event: &ibv_async_event) -> Result<()> {
-    // SAFETY: the type says which member of the union was set, and the object is there until now.
+    // SAFETY: the type says which member of the union was set, and the object still exists.
     unsafe {
         match event.event_type {
             IBV_EVENT_CQ_ERR => Cq::get(event.element.cq)?.cq.ack_async_event(),

@@ -1,5 +1,5 @@
-//! Forking (`ibv_fork_init(3)`). An adapter reads memory by physical address, so its pages must not become the child's; this device
-//! reads by virtual address and needs nothing of the kind.
+//! Forking (`ibv_fork_init(3)`). An adapter accesses memory by physical address, so its pages must not become the child's. This
+//! device accesses memory by virtual address and needs no such protection.
 
 use std::ffi::{c_int, c_void};
 

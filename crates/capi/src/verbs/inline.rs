@@ -1,5 +1,5 @@
-//! Inline data: copied off the program's memory while they are posted. They need not be registered, and if they are not there
-//! posting fails; the program goes on.
+//! Inline data: copied from the program's memory during posting. They need not be registered. If the memory is not mapped,
+//! posting fails and the program continues.
 
 use std::mem::MaybeUninit;
 
@@ -8,13 +8,13 @@ use rdmux_transport::wr::Sge;
 
 use crate::boundary::{Errno, Result};
 
-/// Bytes for which the stack has room: what queue pairs take unless the host's configuration says more.
+/// The number of bytes copied to the stack: the limit of queue pairs unless the host's configuration allows more.
 pub(super) const ON_STACK: usize = 1024;
 
-/// Copies what a gather list names, `max` bytes at most, to `stack` or, if that is too small, to `heap`.
+/// Copies the data of a gather list, `max` bytes at most, to `stack` or, if that is too small, to `heap`.
 ///
 /// # Errors
-/// EINVAL for more bytes, EFAULT for memory that is not there.
+/// EINVAL for more bytes, EFAULT for memory that is not mapped.
 pub(super) fn gather<'a>(
     list: &[Sge],
     max: u32,
@@ -42,20 +42,20 @@ pub(super) fn gather<'a>(
     Ok(unsafe { room.assume_init_ref() })
 }
 
-/// Appends so many bytes of the program's.
+/// Appends that many bytes of the program.
 ///
 /// # Errors
-/// EFAULT for memory that is not there.
+/// EFAULT for memory that is not mapped.
 pub(super) fn append(to: &mut Vec<u8>, from: *const u8, length: usize) -> Result<()> {
     to.reserve(length);
     fill(&mut to.spare_capacity_mut()[..length], from)?;
-    // SAFETY: so many were written behind those that were there.
+    // SAFETY: that many bytes were written behind the old ones.
     unsafe { to.set_len(to.len() + length) };
     Ok(())
 }
 
 fn fill(room: &mut [MaybeUninit<u8>], from: *const u8) -> Result<()> {
-    // SAFETY: the room is ours; the program's memory may be anything.
+    // SAFETY: the destination is owned here; a fault in the program's memory is caught.
     unsafe { guarded::read_raw(from, room.as_mut_ptr().cast(), room.len()) }
         .map_err(|_| Errno(libc::EFAULT))
 }

@@ -1,5 +1,5 @@
-//! The kernel's structures (<rdma/ib_user_verbs.h>, <rdma/ib_user_sa.h>) and the library's, for those who speak to the
-//! kernel's interface themselves: `ibv_copy_ah_attr_from_kern` and its like of <infiniband/marshall.h>.
+//! Conversion between the kernel's structures (<rdma/ib_user_verbs.h>, <rdma/ib_user_sa.h>) and the library's, for programs that use the
+//! kernel's interface directly: `ibv_copy_ah_attr_from_kern` and its like of <infiniband/marshall.h>.
 
 use crate::abi::verbs::*;
 

@@ -1,9 +1,9 @@
 //! libibverbs.
 //!
-//! In reading order: `objects` and `device` (what C pointers point to), `process` (what there is once, and forks), `devices` (the
-//! list), `context` (open, close, the table of functions), `query`; then what is made of a context: `pd`, `mr`, `channel`,
-//! `cq`, `srq`, `qp`, `xrc`, `ah`; then work: `post` with `inline`, `poll`, `event`. `attr` translates attributes and `wait` waits.
-//! `names`, `rate`, `fork`, `sysfs` and `marshall` are the small rest, `ext` the extended interface.
+//! In reading order: `objects` and `device` (the objects behind C pointers), `process` (singletons, and forks), `devices` (the
+//! list), `context` (open, close, the table of functions), `query`; then the objects created from a context: `pd`, `mr`, `channel`,
+//! `cq`, `srq`, `qp`, `xrc`, `ah`; then work: `post` with `inline`, `poll`, `event`. `attr` converts attributes and `wait` waits.
+//! `names`, `rate`, `fork`, `sysfs` and `marshall` are small helpers, `ext` is the extended interface.
 
 pub(crate) mod ah;
 pub(crate) mod attr;

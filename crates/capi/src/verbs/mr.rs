@@ -15,21 +15,21 @@ use super::objects::{Mr, MrCore, Object, Pd};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, guarded, pointer};
 
-/// Rights that may be asked for on any device, and are ignored where they have no meaning.
+/// Access flags that any device accepts, and ignores where they have no meaning.
 const OPTIONAL: u32 = 0x3ff0_0000;
 
-/// Rights as the engine has them.
+/// Converts access flags to the engine's form.
 ///
 /// # Errors
-/// EINVAL for what is no right.
+/// EINVAL for an unknown flag.
 pub(crate) fn access(flags: c_uint) -> Result<Access> {
     Access::from_bits(flags & !OPTIONAL).ok_or(Errno::EINVAL)
 }
 
-/// Registers memory of this process, or none of it: a region of no bytes has keys that open nothing, as with adapters.
+/// Registers memory of this process. A region of no bytes has keys that give access to nothing, as with adapters.
 ///
 /// # Errors
-/// EINVAL for a range or rights that make no sense, EFAULT for memory that is not mapped, unless it may be
+/// EINVAL for an invalid range or invalid flags, EFAULT for memory that is not mapped, unless it may be
 /// mapped later (on-demand paging).
 ///
 /// # Safety
@@ -43,12 +43,12 @@ pub(crate) unsafe fn register(
 ) -> Result<*mut ibv_mr> {
     let access = access(flags)?;
     let init = MrInit { iova, ..MrInit::own(addr.cast(), length, access) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let mr = unsafe { verbs::Mr::register(&pd.core.pd, init)? };
     Ok(publish(pd.as_ptr(), pd, mr, MrExt::default()))
 }
 
-/// Makes what the program holds of a region in a domain, of which it also gets the pointer.
+/// Creates the program's object for a region in a domain, and returns its pointer.
 pub(crate) fn publish(pd: *mut ibv_pd, domain: &Pd, region: verbs::Mr, ext: MrExt) -> *mut ibv_mr {
     let opened = domain.opened.clone();
     let (lkey, rkey) = (region.lkey().0, region.rkey().0);
@@ -58,7 +58,7 @@ pub(crate) fn publish(pd: *mut ibv_pd, domain: &Pd, region: verbs::Mr, ext: MrEx
     let core = Arc::new(MrCore { mr: Mutex::new(region) });
     let handle = opened.next_handle();
     opened.mrs.lock().insert(handle, Arc::downgrade(&core));
-    // SAFETY: the domain is the program's, who sees its public part.
+    // SAFETY: the domain is the program's, which reads its public part.
     let context = unsafe { (*domain.as_ptr()).context };
     let public = UnsafeCell::new(ibv_mr { context, pd, addr, length, handle, lkey, rkey });
     let user = Mutex::new(Some(domain.core.users.add()));
@@ -73,12 +73,12 @@ pub(crate) fn publish(pd: *mut ibv_pd, domain: &Pd, region: verbs::Mr, ext: MrEx
 /// # Safety
 /// The pointer is NULL or a region's, and the caller is the last to use it.
 pub(crate) unsafe fn destroy(ptr: *mut ibv_mr) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let mr = unsafe { Mr::peek(ptr)? };
     if !mr.opened.is_ours() {
         return Ok(());
     }
-    // Imports may still hold it, but it ends now.
+    // Imports may still hold it, but it is deregistered now.
     let is_over = mr.core.mr.lock().deregister()?;
     if !is_over {
         mr.ext.keep();
@@ -86,12 +86,12 @@ pub(crate) unsafe fn destroy(ptr: *mut ibv_mr) -> Result<()> {
     // SAFETY: the caller is the last to use it.
     let handle = unsafe { (*ptr).handle };
     mr.opened.mrs.lock().remove(&handle);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     drop(unsafe { Mr::take(ptr) });
     Ok(())
 }
 
-/// `ibv_reg_mr(3)`, for programs whose rights are constants without optional ones.
+/// `ibv_reg_mr(3)`, for programs whose access flags are constants without optional ones.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
@@ -99,7 +99,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, addr as u64, access.cast_unsigned()) }
 }
 
@@ -112,11 +112,11 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
 }
 
-/// What `ibv_reg_mr` and `ibv_reg_mr_iova` of <infiniband/verbs.h> call.
+/// The function that `ibv_reg_mr` and `ibv_reg_mr_iova` of <infiniband/verbs.h> call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
@@ -125,11 +125,11 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promise, also that the memory stays.
+    // SAFETY: the caller guarantees it, also that the memory stays.
     pointer(|| unsafe { register(Pd::get(pd)?, addr, length, iova, access) })
 }
 
-/// `ibv_reg_dmabuf_mr(3)`: there is no device whose memory it could be.
+/// `ibv_reg_dmabuf_mr(3)`: fails, because there is no device whose memory it could be.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,
@@ -145,11 +145,11 @@ pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
 /// `ibv_dereg_mr(3)`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     code(|| unsafe { destroy(mr) })
 }
 
-/// `ibv_rereg_mr(3)`: 0, or one of `ibv_rereg_mr_err_code`; the region is as it was then.
+/// `ibv_rereg_mr(3)`: returns 0, or one of `ibv_rereg_mr_err_code`, and then leaves the region unchanged.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -161,7 +161,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 ) -> c_int {
     let input = |errno: Errno| (IBV_REREG_MR_ERR_INPUT, errno);
     let result = guarded(|| {
-        // SAFETY: the caller's promise, also that the memory stays.
+        // SAFETY: the caller guarantees it, also that the memory stays.
         Ok(unsafe {
             reregister(mr, flags.cast_unsigned(), pd, addr, length, access.cast_unsigned())
         })
@@ -176,7 +176,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 }
 
 /// # Safety
-/// As for [`register`], and the pointers are NULL or of such objects.
+/// As for [`register`], and the pointers are NULL or objects of their types.
 unsafe fn reregister(
     ptr: *mut ibv_mr,
     flags: c_uint,
@@ -187,12 +187,12 @@ unsafe fn reregister(
 ) -> std::result::Result<(), (c_int, Errno)> {
     let input = |errno: Errno| (IBV_REREG_MR_ERR_INPUT, errno);
     let has = |flag: ibv_rereg_mr_flags| flags & flag != 0;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let mr = unsafe { Mr::get(ptr) }.map_err(input)?;
     if flags == 0 || flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 {
         return Err(input(Errno::EINVAL));
     }
-    // Rights that would not be given, a region that is imported, whose domain is not the program's to change, and one of device memory.
+    // Refused: flags that would not be granted, an imported region, whose domain the program cannot change, and one of device memory.
     if mr.ext.is_of_dm()
         || (rights != 0 && !has(IBV_REREG_MR_CHANGE_ACCESS))
         || mr.pd.lock().is_none()
@@ -212,16 +212,16 @@ unsafe fn reregister(
     }
     let mut user = None;
     if has(IBV_REREG_MR_CHANGE_PD) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let pd = unsafe { Pd::get(pd) }.map_err(input)?;
         change.pd = Some(pd.core.pd.clone());
         user = Some(pd.core.users.add());
     }
     let mut region = mr.core.mr.lock();
     let failed = |error: VerbsError| (IBV_REREG_MR_ERR_CMD, error.into());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { region.reregister(change) }.map_err(failed)?;
-    // SAFETY: the public part of a region that the caller holds; C gives others no right to look meanwhile.
+    // SAFETY: the public part of a region that the caller holds; the C API allows no other access meanwhile.
     let public = unsafe { &mut *ptr };
     (public.lkey, public.rkey) = (region.lkey().0, region.rkey().0);
     if has(IBV_REREG_MR_CHANGE_TRANSLATION) {

@@ -1,10 +1,10 @@
-//! Names and words for people (`ibv_node_type_str(3)`, `ibv_event_type_str(3)`, `ibv_wc_status_str(3)`).
+//! Names for display (`ibv_node_type_str(3)`, `ibv_event_type_str(3)`, `ibv_wc_status_str(3)`).
 
 use std::ffi::{CStr, c_char, c_int};
 
 use crate::abi::verbs::*;
 
-/// Writes a string into a field of a C structure: cut to fit, and ended by a NUL.
+/// Writes a string into a field of a C structure, truncated to fit, and ended by a NUL.
 pub(crate) fn fill<const N: usize>(field: &mut [c_char; N], text: &str) {
     field.fill(0);
     for (slot, byte) in field[..N - 1].iter_mut().zip(text.bytes()) {
@@ -12,7 +12,7 @@ pub(crate) fn fill<const N: usize>(field: &mut [c_char; N], text: &str) {
     }
 }
 
-/// `node_type` of a device.
+/// Names of device node types.
 const NODE_TYPES: &[(c_int, &CStr)] = &[
     (IBV_NODE_CA, c"InfiniBand channel adapter"),
     (IBV_NODE_SWITCH, c"InfiniBand switch"),
@@ -23,7 +23,7 @@ const NODE_TYPES: &[(c_int, &CStr)] = &[
     (IBV_NODE_UNSPECIFIED, c"unspecified"),
 ];
 
-/// State of a port.
+/// Names of port states.
 const PORT_STATES: &[(u32, &CStr)] = &[
     (IBV_PORT_NOP, c"no state change (NOP)"),
     (IBV_PORT_DOWN, c"down"),
@@ -33,7 +33,7 @@ const PORT_STATES: &[(u32, &CStr)] = &[
     (IBV_PORT_ACTIVE_DEFER, c"active defer"),
 ];
 
-/// Asynchronous events.
+/// Names of asynchronous events.
 const EVENTS: &[(u32, &CStr)] = &[
     (IBV_EVENT_CQ_ERR, c"CQ error"),
     (IBV_EVENT_QP_FATAL, c"local work queue catastrophic error"),
@@ -57,7 +57,7 @@ const EVENTS: &[(u32, &CStr)] = &[
     (IBV_EVENT_WQ_FATAL, c"WQ fatal"),
 ];
 
-/// Statuses of completions.
+/// Names of completion statuses.
 const STATUSES: &[(u32, &CStr)] = &[
     (IBV_WC_SUCCESS, c"success"),
     (IBV_WC_LOC_LEN_ERR, c"local length error"),
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn every_value_of_the_headers_has_a_word_and_others_are_unknown() {
         let word = |p| {
-            // SAFETY: a constant of ours.
+            // SAFETY: a static string.
             unsafe { CStr::from_ptr(p) }
         };
         for value in 0..=IBV_WC_TM_RNDV_INCOMPLETE {

@@ -1,11 +1,11 @@
 //! The objects behind the pointers that programs hold.
 //!
 //! Each is a box that begins with the public structure of <infiniband/verbs.h>; its address is the C
-//! pointer. Creating leaks the box, destroying takes it back. A pointer that a program passes in is trusted to be
-//! one that it was given and has not destroyed yet, as with the reference implementation; only NULL is noticed.
+//! pointer. Creation leaks the box, destruction takes it back. A pointer from the program is trusted to be
+//! one that it was given and has not destroyed yet, as with the reference implementation; only NULL is detected.
 //!
-//! Public fields are read by programs at any time and a few are theirs to write, so they lie in an [`UnsafeCell`] and
-//! are reached by raw pointer, never by reference.
+//! Programs read the public fields at any time and may write a few, so they are in an [`UnsafeCell`] and
+//! are accessed by raw pointer, never by reference.
 
 pub(crate) mod build;
 pub(crate) mod clock;
@@ -46,28 +46,28 @@ use crate::boundary::{Errno, Result};
 ///
 /// The type is `repr(C)`, and its first field is an `UnsafeCell` of a structure that begins with `Public`.
 pub(crate) unsafe trait Object: Sized {
-    /// What the program sees of it.
+    /// The public structure.
     type Public;
 
-    /// The device that it belongs to.
+    /// Returns the device that it belongs to.
     fn opened(&self) -> &Arc<Opened>;
 
-    /// The object behind a pointer.
+    /// Returns the object behind a pointer.
     ///
     /// # Errors
-    /// EINVAL for NULL, ENODEV for what was inherited over a fork: it is the parent's.
+    /// EINVAL for NULL, ENODEV for an object inherited over a fork: it is the parent's.
     ///
     /// # Safety
     /// The pointer is NULL or was made by [`into_ptr`](Self::into_ptr), and the object is not destroyed while the
     /// reference is used.
     unsafe fn get<'a>(ptr: *mut Self::Public) -> Result<&'a Self> {
-        // SAFETY: the same promise, passed on.
+        // SAFETY: the same guarantee, passed on.
         let object = unsafe { Self::peek(ptr)? };
         object.opened().check()?;
         Ok(object)
     }
 
-    /// As [`get`](Self::get), but also what is the parent's: to be left alone.
+    /// Returns the object as [`get`](Self::get) does, even if it is the parent's, which must not be changed.
     ///
     /// # Errors
     /// EINVAL for NULL.
@@ -75,16 +75,16 @@ pub(crate) unsafe trait Object: Sized {
     /// # Safety
     /// As for [`get`](Self::get).
     unsafe fn peek<'a>(ptr: *mut Self::Public) -> Result<&'a Self> {
-        // SAFETY: not NULL, then one of ours, whose address is that of its first field.
+        // SAFETY: not NULL, then an object of this library, whose address is that of its first field.
         unsafe { ptr.cast::<Self>().as_ref() }.ok_or(Errno::EINVAL)
     }
 
-    /// The C pointer.
+    /// Returns the C pointer.
     fn as_ptr(&self) -> *mut Self::Public {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Gives the object to the program.
+    /// Passes the object to the program.
     fn into_ptr(self: Box<Self>) -> *mut Self::Public {
         Box::into_raw(self).cast()
     }
@@ -92,26 +92,26 @@ pub(crate) unsafe trait Object: Sized {
     /// Takes the object back, to drop it.
     ///
     /// # Safety
-    /// The pointer was made by [`into_ptr`](Self::into_ptr), and nobody uses the object any more.
+    /// The pointer was made by [`into_ptr`](Self::into_ptr), and the object is no longer used.
     unsafe fn take(ptr: *mut Self::Public) -> Box<Self> {
-        // SAFETY: as promised, it came out of a box of this type.
+        // SAFETY: the caller guarantees that it came out of a box of this type.
         unsafe { Box::from_raw(ptr.cast()) }
     }
 }
 
-/// What all objects made from one `ibv_open_device` share, and imported contexts too: the device with its engine, and the
+/// The state that all objects made from one `ibv_open_device`, and imported contexts, share: the device with its engine, and the
 /// connection to the host service.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) device: Arc<verbs::Device>,
     pub(crate) client: Arc<HostClient>,
-    /// `cmd_fd`: an anonymous file, so that its inode tells a duplicate of it from anything else.
+    /// `cmd_fd`: an anonymous file, so that its inode identifies duplicates of it.
     pub(crate) cmd_fd: OwnedFd,
     generation: Generation,
     handles: AtomicU32,
-    /// By handle, for those who import them.
+    /// Domains by handle, for imports.
     pub(crate) pds: Mutex<HashMap<u32, Weak<PdCore>>>,
-    /// By handle, for those who import them.
+    /// Regions by handle, for imports.
     pub(crate) mrs: Mutex<HashMap<u32, Weak<MrCore>>>,
     pub(crate) dms: Arc<Dms>,
     pub(crate) wall_clock: WallClock,
@@ -136,18 +136,18 @@ impl Opened {
         }
     }
 
-    /// Whether this process opened it, or only inherited it over a fork.
+    /// Returns whether this process opened it, and did not inherit it over a fork.
     pub(crate) fn is_ours(&self) -> bool {
         self.generation.is_current()
     }
 
-    /// ENODEV for what was inherited.
+    /// Fails with ENODEV if it was inherited.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_ours() { Ok(()) } else { Err(Errno(libc::ENODEV)) }
     }
 
-    /// EOPNOTSUPP for a device that has no datagrams and no XRC, as those of iWARP: what its driver lacks is told
-    /// like this.
+    /// Fails with EOPNOTSUPP for a device that has no datagrams and no XRC, such as an iWARP device: the error for functions that
+    /// its driver lacks.
     pub(crate) fn check_infiniband(&self) -> Result<()> {
         match self.client.info().kind.row().services {
             Services::All => Ok(()),
@@ -155,13 +155,13 @@ impl Opened {
         }
     }
 
-    /// A number for an object's `handle`.
+    /// Returns a number for an object's `handle`.
     pub(crate) fn next_handle(&self) -> u32 {
         self.handles.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// `ibv_context`, which is the tail of a `verbs_context`: the pointer is into the middle of the box.
+/// `ibv_context`, which is the tail of a `verbs_context`: the pointer is to the middle of the box.
 #[repr(C)]
 pub(crate) struct Context {
     pub(crate) verbs: UnsafeCell<verbs_context>,
@@ -172,7 +172,7 @@ pub(crate) struct Context {
 
 const PUBLIC_CONTEXT: usize = offset_of!(verbs_context, context);
 
-// SAFETY: `repr(C)`, and `as_ptr`, `peek`, `into_ptr` and `take` all account for where the public part begins.
+// SAFETY: `repr(C)`, and `as_ptr`, `peek`, `into_ptr` and `take` all use the offset of the public part.
 unsafe impl Object for Context {
     type Public = ibv_context;
 
@@ -183,11 +183,11 @@ unsafe impl Object for Context {
         if ptr.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: one of ours, so a `Context` begins that many bytes before.
+        // SAFETY: a context of this library, so a `Context` begins that many bytes before.
         Ok(unsafe { &*ptr.byte_sub(PUBLIC_CONTEXT).cast() })
     }
     fn as_ptr(&self) -> *mut ibv_context {
-        // SAFETY: the field lies within the object.
+        // SAFETY: the field is within the object.
         unsafe { &raw mut (*self.verbs.get()).context }
     }
     fn into_ptr(self: Box<Self>) -> *mut ibv_context {
@@ -200,7 +200,7 @@ unsafe impl Object for Context {
     }
 }
 
-/// An object whose public structure comes first.
+/// Defines an object whose public structure comes first.
 macro_rules! object {
     ($name:ident: $public:ty) => {
         // SAFETY: `repr(C)`, and the first field begins with the public structure.
@@ -219,12 +219,12 @@ pub(crate) struct Pd {
     pub(crate) public: UnsafeCell<ibv_pd>,
     pub(crate) opened: Arc<Opened>,
     pub(crate) core: Arc<PdCore>,
-    /// What makes it more than a plain domain.
+    /// The state that makes it more than a plain domain.
     pub(crate) ext: PdExt,
 }
 object!(Pd: ibv_pd);
 
-/// What a domain and its imports share.
+/// The state that a domain and its imports share.
 #[derive(Debug)]
 pub(crate) struct PdCore {
     pub(crate) pd: verbs::Pd,
@@ -237,14 +237,14 @@ pub(crate) struct Mr {
     pub(crate) public: UnsafeCell<ibv_mr>,
     pub(crate) opened: Arc<Opened>,
     pub(crate) core: Arc<MrCore>,
-    /// The domain that it is in; an import has none to keep.
+    /// The domain that it is in; none for an import.
     pub(crate) pd: Mutex<Option<Use>>,
-    /// What it is made of beyond memory of the program.
+    /// Its memory, unless that is the program's.
     pub(crate) ext: MrExt,
 }
 object!(Mr: ibv_mr);
 
-/// What a memory region and its imports share.
+/// The state that a memory region and its imports share.
 #[derive(Debug)]
 pub(crate) struct MrCore {
     pub(crate) mr: Mutex<verbs::Mr>,
@@ -267,7 +267,7 @@ pub(crate) struct Cq {
     pub(crate) opened: Arc<Opened>,
     /// Its context is the address of this object.
     pub(crate) cq: verbs::Cq,
-    /// Queue pairs and shared receive queues.
+    /// Queue pairs and shared receive queues that use it.
     pub(crate) users: Users,
     pub(crate) channel: Option<Use>,
     /// State of the extended interface.
@@ -293,7 +293,7 @@ object!(Srq: ibv_srq);
 pub(crate) struct Xrcd {
     pub(crate) public: UnsafeCell<ibv_xrc_domain>,
     pub(crate) opened: Arc<Opened>,
-    /// It knows who uses it.
+    /// It counts its own users.
     pub(crate) xrcd: verbs::Xrcd,
 }
 object!(Xrcd: ibv_xrcd);
@@ -312,17 +312,17 @@ pub(crate) struct Qp {
 }
 object!(Qp: ibv_qp);
 
-/// Which end of a connection a queue pair is to its program.
+/// The end of a connection that a queue pair is to its program.
 #[derive(Debug)]
 pub(crate) enum End {
     /// A queue pair of the process.
     Own(verbs::Qp),
-    /// A handle on an XRC receive queue pair, which belongs to no process. Nothing is posted to it.
+    /// A handle on an XRC receive queue pair, which belongs to no process. It accepts no requests.
     Target(verbs::Target),
 }
 
 impl Qp {
-    /// The queue pair, if it is the process's own.
+    /// Returns the queue pair, if it is the process's own.
     ///
     /// # Errors
     /// EINVAL for an XRC receive queue pair.
@@ -346,10 +346,10 @@ pub(crate) struct Ah {
 object!(Ah: ibv_ah);
 
 impl Ah {
-    /// The address handle, for a queue pair of what was opened.
+    /// Returns the address handle, for a queue pair of this device.
     ///
     /// # Errors
-    /// EINVAL if it is another device's, where its GID index and port mean something else.
+    /// EINVAL if it is another device's, where its GID index and port have another meaning.
     pub(crate) fn of_device(&self, opened: &Arc<Opened>) -> Result<&Self> {
         let is_same = |a: &Opened, b: &Opened| {
             a.client.info().kind == b.client.info().kind && a.client.host() == b.client.host()

@@ -12,10 +12,10 @@ use super::objects::{Context, Object, Opened, Pd, PdCore, Users};
 use crate::abi::verbs::*;
 use crate::boundary::{Result, code, pointer};
 
-/// Makes a domain.
+/// Creates a domain.
 ///
 /// # Errors
-/// ENOMEM when there are as many as the device allows.
+/// ENOMEM when the device's limit is reached.
 pub(crate) fn create(context: &Context) -> Result<*mut ibv_pd> {
     let opened = &context.opened;
     let pd = verbs::Pd::alloc(&opened.device)?;
@@ -25,7 +25,7 @@ pub(crate) fn create(context: &Context) -> Result<*mut ibv_pd> {
     Ok(publish(context.as_ptr(), opened, core, handle, PdExt::default()))
 }
 
-/// Makes what the program holds: of a domain just made, of one that is imported, or of a parent domain.
+/// Creates the program's object: for a new domain, an imported one, or a parent domain.
 pub(crate) fn publish(
     context: *mut ibv_context,
     opened: &Arc<Opened>,
@@ -45,7 +45,7 @@ pub(crate) fn publish(
 /// # Safety
 /// The pointer is NULL or a domain's, and the caller is the last to use it.
 pub(crate) unsafe fn destroy(domain: *mut ibv_pd) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let pd = unsafe { Pd::peek(domain)? };
     if !pd.opened.is_ours() {
         return Ok(());
@@ -54,13 +54,13 @@ pub(crate) unsafe fn destroy(domain: *mut ibv_pd) -> Result<()> {
     // SAFETY: the caller is the last to use it.
     let handle = unsafe { (*domain).handle };
     {
-        // A parent domain has the handle of the domain that it is made of, which stays.
+        // A parent domain has the handle of the domain that it was created from, which stays.
         let mut pds = pd.opened.pds.lock();
         if pds.get(&handle).is_some_and(|core| ptr::eq(core.as_ptr(), &*pd.core)) {
             pds.remove(&handle);
         }
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     drop(unsafe { Pd::take(domain) });
     Ok(())
 }
@@ -68,13 +68,13 @@ pub(crate) unsafe fn destroy(domain: *mut ibv_pd) -> Result<()> {
 /// `ibv_alloc_pd(3)`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     pointer(|| create(unsafe { Context::get(context)? }))
 }
 
 /// `ibv_dealloc_pd(3)`: EBUSY while something is in it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     code(|| unsafe { destroy(pd) })
 }

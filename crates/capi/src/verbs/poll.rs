@@ -1,4 +1,4 @@
-//! Completions out (`ibv_poll_cq(3)`, `ibv_req_notify_cq(3)`).
+//! Polling of completion queues (`ibv_poll_cq(3)`, `ibv_req_notify_cq(3)`).
 
 use std::ffi::c_int;
 
@@ -8,10 +8,10 @@ use super::objects::{Cq, Object};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, caught, code};
 
-/// `ibv_poll_cq(3)`: how many completions were taken, or -1.
+/// `ibv_poll_cq(3)`: returns how many completions were taken, or -1.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ibv_wc) -> c_int {
     let taken = caught(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let cq = unsafe { Cq::get(cq)? };
         if wc.is_null() && num > 0 {
             return Err(Errno::EINVAL);
@@ -32,7 +32,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ib
     })
 }
 
-/// A completion as C has it.
+/// Converts a completion to C's form.
 fn work_completion(completion: &Completion) -> ibv_wc {
     let data = if completion.flags.contains(WcFlags::WITH_INV) {
         ibv_wc_data { invalidated_rkey: completion.invalidated.0 }
@@ -56,10 +56,10 @@ fn work_completion(completion: &Completion) -> ibv_wc {
     }
 }
 
-/// `ibv_req_notify_cq(3)`. Without a channel nobody could be told, which is no error.
+/// `ibv_req_notify_cq(3)`. Without a channel it has no effect, which is no error.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let cq = &unsafe { Cq::get(cq)? }.cq;
         if cq.channel().is_some() {
             cq.req_notify(solicited_only != 0)?;

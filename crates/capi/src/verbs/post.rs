@@ -1,7 +1,7 @@
-//! Work requests in (`ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`).
+//! Posting of work requests (`ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`).
 //!
-//! Nothing is allocated and nothing locked here but the queue itself: requests are translated on the stack, and
-//! scatter and gather lists are the program's own. Inline data go by way of the stack, too.
+//! Nothing is allocated here, and only the queue is locked: requests are converted on the stack, and
+//! scatter and gather lists are used in place. Inline data are copied through the stack, too.
 
 use std::ffi::c_int;
 use std::mem::{MaybeUninit, offset_of};
@@ -17,7 +17,7 @@ use super::objects::{Ah, Object, Qp, Srq};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, caught};
 
-/// Our entries are laid out as C's, so lists need no copy.
+/// The engine's entries have the layout of C's, so lists need no copy.
 const _: () = {
     assert!(size_of::<Sge>() == size_of::<ibv_sge>() && align_of::<Sge>() == align_of::<ibv_sge>());
     assert!(offset_of!(Sge, addr) == offset_of!(ibv_sge, addr));
@@ -25,7 +25,7 @@ const _: () = {
     assert!(offset_of!(Sge, lkey) == offset_of!(ibv_sge, lkey));
 };
 
-/// `ibv_post_send(3)`: a chain of requests; `bad_wr` is the first that was not taken.
+/// `ibv_post_send(3)`: posts a chain of requests; `bad_wr` is the first that was not accepted.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     first: *mut ibv_send_wr,
@@ -33,20 +33,20 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     let mut next = first;
     let result = answer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let object = unsafe { Qp::get(qp)? };
         let qp = object.own()?;
         let (init, mut posting) = (qp.init(), qp.posting());
         // SAFETY: a chain that ends with NULL.
         while let Some(wr) = unsafe { next.as_ref() } {
-            // SAFETY: the caller's promise for each request.
+            // SAFETY: the caller guarantees it for each request.
             unsafe { with_send_wr(wr, object, init, |wr| Ok(posting.send(&wr)?))? };
             next = wr.next;
         }
         Ok(())
     });
     if result != 0 {
-        // SAFETY: the caller's variable, where there is one.
+        // SAFETY: the caller's variable, if there is one.
         unsafe { tell_bad(bad_wr, next) };
     }
     result
@@ -65,30 +65,30 @@ fn answer(post: impl FnOnce() -> Result<()>) -> c_int {
 /// # Safety
 /// `bad_wr` is NULL or a variable.
 unsafe fn tell_bad<T>(bad_wr: *mut *mut T, wr: *mut T) {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     if let Some(bad_wr) = unsafe { bad_wr.as_mut() } {
         *bad_wr = wr;
     }
 }
 
-/// Calls `post` with a request as the engine has it.
+/// Calls `post` with a request in the engine's form.
 ///
 /// # Safety
-/// `wr` is as `ibv_post_send(3)` wants it: what it points to is there.
+/// `wr` is valid for `ibv_post_send(3)`, and so are its pointers.
 unsafe fn with_send_wr(
     wr: &ibv_send_wr,
     qp: &Qp,
     init: &QpInit,
     post: impl FnOnce(SendWr<'_>) -> Result<()>,
 ) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let (op, dest) = unsafe { (operation(wr)?, destination(wr, qp, init.qp_type)?) };
     let srqn = match init.qp_type {
         // SAFETY: a request to an XRC queue pair names a shared receive queue.
         QpType::XrcSend => unsafe { wr.qp_type.xrc.remote_srqn },
         _ => 0,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let sges = unsafe { list(wr.sg_list, wr.num_sge)? };
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
     let wr_id = wr.wr_id;
@@ -103,23 +103,23 @@ unsafe fn with_send_wr(
     post(SendWr { flags, dest, srqn, ..SendWr::new(wr_id, op, SendData::Inline(&[data])) })
 }
 
-/// A scatter or gather list, where it lies.
+/// Returns a scatter or gather list in place.
 ///
 /// # Safety
 /// There are `num` entries at `first`.
 unsafe fn list<'a>(first: *mut ibv_sge, num: c_int) -> Result<&'a [Sge]> {
     match usize::try_from(num) {
         Ok(0) => Ok(&[]),
-        // SAFETY: as promised, and the layouts are the same.
+        // SAFETY: the caller guarantees it, and the layouts are the same.
         Ok(num) if !first.is_null() => Ok(unsafe { std::slice::from_raw_parts(first.cast(), num) }),
         _ => Err(Errno::EINVAL),
     }
 }
 
 /// # Safety
-/// The union's members that the opcode means were set.
+/// The members of the union for the opcode were set.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
-    // SAFETY: the caller's promise; and every bit pattern is a value of each.
+    // SAFETY: the caller guarantees it; and every bit pattern is a value of each.
     unsafe {
         let imm = || wr.data.imm_data.to_ne_bytes();
         let rdma = || (wr.wr.rdma.remote_addr, Rkey(wr.wr.rdma.rkey));
@@ -158,7 +158,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
     }
 }
 
-/// Where a datagram goes, for those who have an address handle there: what others have in its place is none.
+/// Returns the destination of a datagram; none for other queue pairs, whose requests have no address handle.
 ///
 /// # Safety
 /// As for [`operation`].
@@ -174,7 +174,7 @@ unsafe fn destination(wr: &ibv_send_wr, qp: &Qp, qp_type: QpType) -> Result<Opti
     }
 }
 
-/// `ibv_post_recv(3)`: a chain of requests; `bad_wr` is the first that was not taken.
+/// `ibv_post_recv(3)`: posts a chain of requests; `bad_wr` is the first that was not accepted.
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     first: *mut ibv_recv_wr,
@@ -182,19 +182,19 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     let mut next = first;
     let result = answer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let mut posting = unsafe { Qp::get(qp)? }.own()?.posting();
         // SAFETY: a chain that ends with NULL.
         unsafe { receives(&mut next, |wr| posting.recv(wr)) }
     });
     if result != 0 {
-        // SAFETY: the caller's variable, where there is one.
+        // SAFETY: the caller's variable, if there is one.
         unsafe { tell_bad(bad_wr, next) };
     }
     result
 }
 
-/// `ibv_post_srq_recv(3)`: as `ibv_post_recv`, to a shared queue.
+/// `ibv_post_srq_recv(3)`: posts to a shared queue as `ibv_post_recv` does.
 pub(crate) unsafe extern "C" fn post_srq_recv(
     srq: *mut ibv_srq,
     first: *mut ibv_recv_wr,
@@ -202,29 +202,29 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     let mut next = first;
     let result = answer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let srq = &unsafe { Srq::get(srq)? }.srq;
         // SAFETY: a chain that ends with NULL.
         unsafe { receives(&mut next, |wr| srq.post_recv(wr)) }
     });
     if result != 0 {
-        // SAFETY: the caller's variable, where there is one.
+        // SAFETY: the caller's variable, if there is one.
         unsafe { tell_bad(bad_wr, next) };
     }
     result
 }
 
-/// Posts a chain; `next` is left at the first request that was not taken.
+/// Posts a chain; `next` is left at the first request that was not accepted.
 ///
 /// # Safety
-/// The chain ends with NULL, and its lists are as long as it says.
+/// The chain ends with NULL, and its lists have the given lengths.
 unsafe fn receives(
     next: &mut *mut ibv_recv_wr,
     mut post: impl FnMut(&RecvWr<'_>) -> std::result::Result<(), VerbsError>,
 ) -> Result<()> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it.
         let sges = unsafe { list(wr.sg_list, wr.num_sge)? };
         post(&RecvWr { wr_id: wr.wr_id, sges })?;
         *next = wr.next;

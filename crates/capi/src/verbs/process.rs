@@ -1,8 +1,8 @@
-//! What a process has once, and what a fork does to it.
+//! Singletons of a process, and the effects of a fork on them.
 //!
-//! A child inherits the memory of all objects, but neither the engine's thread nor the service's view of its
-//! parent. So its objects are dead: calls on them fail with ENODEV, and destroying them does nothing. What it
-//! opens itself works.
+//! A child inherits the memory of all objects, but neither the engine's thread nor its parent's connection to the
+//! service. So its objects are dead: calls on them fail with ENODEV, and destroying them does nothing. Objects
+//! that it creates itself work.
 
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
@@ -16,26 +16,26 @@ use super::objects::Opened;
 use super::objects::generation::Generation;
 use crate::umad::open::OpenPort;
 
-/// What is there once. It is changed under a lock that a fork takes first, so no child finds it half done.
+/// The singletons. They are changed under a lock that a fork takes first, so that no child finds them half changed.
 pub(crate) struct Process {
-    /// Every device that was ever listed. They are never freed: programs compare their addresses, and use
+    /// Every device that was ever listed. They are never freed, because programs compare their addresses, and use
     /// them after they have freed the list.
     pub(crate) devices: Vec<&'static Device>,
-    /// What is open, for those who import it.
+    /// Open devices, for imports.
     opened: Vec<Weak<Opened>>,
-    /// The program of the host service that belongs to this library, once it was looked for.
+    /// The host service's program that belongs to this library, once it was searched for.
     pub(crate) program: Option<Option<PathBuf>>,
-    /// Where sysfs is, once somebody asked.
+    /// The mount point of sysfs, once it was asked for.
     pub(crate) sysfs: Option<CString>,
     /// Ports that are open for management datagrams, by descriptor.
     pub(crate) mad_ports: BTreeMap<c_int, Arc<OpenPort>>,
-    /// Whether it was looked whether to log.
+    /// Whether the logging configuration was read.
     pub(crate) logs: bool,
     /// Whether [`drain_at_exit`] was called.
     drains: bool,
 }
 
-/// The standard library's lock, since a child can unlock it: parking_lot's hands itself over to a thread that waits, which the
+/// The standard library's lock, because a child can unlock it: parking_lot's passes ownership to a waiting thread, which the
 /// child does not have.
 static PROCESS: Mutex<Process> = Mutex::new(Process {
     devices: Vec::new(),
@@ -47,25 +47,25 @@ static PROCESS: Mutex<Process> = Mutex::new(Process {
     drains: false,
 });
 
-/// What this process has.
+/// Locks and returns this process's singletons.
 pub(crate) fn lists() -> MutexGuard<'static, Process> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Process {
-    /// Notes what was just opened, and forgets what is closed.
+    /// Adds a newly opened device, and removes closed ones.
     pub(crate) fn add(&mut self, opened: &Arc<Opened>) {
         self.opened.retain(|opened| opened.strong_count() != 0);
         self.opened.push(Arc::downgrade(opened));
     }
 
-    /// What of it is still open, and this process's own.
+    /// Returns the devices that are still open and this process's own.
     pub(crate) fn open_ones(&self) -> impl Iterator<Item = Arc<Opened>> {
         self.opened.iter().filter_map(Weak::upgrade).filter(|opened| opened.is_ours())
     }
 }
 
-/// Called when the library is loaded, before anything else of it.
+/// Called when the library is loaded, before any other of its functions.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = watch_forks;
@@ -73,12 +73,12 @@ static AT_LOAD: extern "C" fn() = watch_forks;
 /// Holds the lock of [`lists`] while a thread forks.
 struct Forking(UnsafeCell<Option<MutexGuard<'static, Process>>>);
 
-// SAFETY: who has the lock, and nobody else, puts the guard here and takes it out.
+// SAFETY: only the thread that holds the lock stores the guard here and takes it out.
 unsafe impl Sync for Forking {}
 
 static FORKING: Forking = Forking(UnsafeCell::new(None));
 
-/// Counts forks, and keeps the lists whole over them: another thread may be at them meanwhile.
+/// Registers handlers that count forks and keep the lists consistent over them: another thread may be changing them.
 extern "C" fn watch_forks() {
     extern "C" fn before() {
         let guard = lists();
@@ -91,22 +91,22 @@ extern "C" fn watch_forks() {
     }
     extern "C" fn in_child() {
         Generation::begin_child();
-        // The child's only thread is a copy of the one that has the lock.
+        // The child's only thread is a copy of the one that holds the lock.
         in_parent();
     }
-    // SAFETY: the handlers do what a child with one thread of many may do: they change memory of their own. It fails
-    // only where there is no memory for three pointers.
+    // SAFETY: the handlers only do what a child of a multithreaded process may do: they change memory of their own. It fails
+    // only without memory for three pointers.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
-/// How long the end of a program may be held up.
+/// The longest time that the exit of a program may be delayed.
 const FAREWELL: Duration = Duration::from_millis(100);
 
-/// Programs may exit with everything open. An adapter has acknowledged by then whatever it had received; so
-/// does what is open here when the program exits.
+/// Arranges that open devices acknowledge received packets when the program exits. Programs may exit with everything
+/// open, and an adapter has acknowledged by then whatever it received.
 pub(crate) fn drain_at_exit() {
     extern "C" fn at_exit() {
-        // In a thread of its own: a signal handler that exits may have interrupted anything here.
+        // In a separate thread: a signal handler that exits may have interrupted anything here.
         let (done, all) = mpsc::channel();
         let drain = move || {
             let open: Vec<_> = lists().open_ones().collect();
@@ -120,7 +120,7 @@ pub(crate) fn drain_at_exit() {
     if std::mem::replace(&mut lists().drains, true) {
         return;
     }
-    // SAFETY: the handler takes nothing from the program, and the shared object is never unloaded.
+    // SAFETY: the handler takes no argument from the program, and the shared object is never unloaded.
     if unsafe { libc::atexit(at_exit) } != 0 {
         tracing::warn!("what arrives as this program exits may stay unacknowledged");
     }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_child_is_of_another_generation_and_can_use_the_lists() {
         let parent = Generation::current();
-        // SAFETY: the child does nothing but look, and ends without cleaning up.
+        // SAFETY: the child only checks, and ends without cleaning up.
         match unsafe { libc::fork() } {
             0 => {
                 let free = PROCESS.try_lock().is_ok();
@@ -143,7 +143,7 @@ mod tests {
             }
             child => {
                 let mut status = 0;
-                // SAFETY: waits for our own child.
+                // SAFETY: waits for this process's own child.
                 assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
                 assert_eq!(status, 0);
                 assert_eq!(Generation::current(), parent);

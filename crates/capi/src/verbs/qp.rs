@@ -17,42 +17,42 @@ use super::xrc::target::create_target;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 
-/// How many bytes may be sent inline for each gather entry that was asked for, and how many at most, if no more was asked for.
+/// How many bytes may be sent inline for each gather entry that was requested, and the most that this rule allows.
 const INLINE_PER_SGE: u32 = 16;
 const LEAST_INLINE: u32 = 64;
 
-/// Makes a queue pair in RESET, and writes the sizes that it has into `init`. The extended part of what the program
-/// sees is empty.
+/// Creates a queue pair in RESET, and writes its actual sizes into `init`. The extended part of the public
+/// structure is empty.
 ///
 /// # Errors
 /// EINVAL for sizes beyond the device's, a missing completion queue, the shared receive queue of an XRC domain or an XRC
 /// receive queue pair, which has no protection domain; EOPNOTSUPP for other transports.
 ///
 /// # Safety
-/// The pointers in `init` are NULL or of such objects.
+/// The pointers in `init` are NULL or objects of their types.
 pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<Qp>> {
     let qp_type = attr::qp_type(init.qp_type)?;
     let receives = match qp_type {
         QpType::XrcRecv => return Err(Errno::EINVAL),
-        // It has no use for what programs may have put there.
+        // The field is ignored, whatever programs may have stored there.
         QpType::XrcSend => false,
         QpType::Rc | QpType::Uc | QpType::Ud => true,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let send_cq = unsafe { Cq::get(init.send_cq)? };
     let recv_cq = match receives {
         false => None,
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         true => Some(unsafe { Cq::get(init.recv_cq)? }),
     };
     let srq = match receives && !init.srq.is_null() {
         false => None,
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         true => Some(unsafe { Srq::get(init.srq)? }),
     };
     let mut caps = attr::caps(&init.cap);
-    // As much as the gather list takes in an adapter's queue: programs post short messages inline without having asked
-    // for room (rdma_xclient does).
+    // As much as the gather list takes in an adapter's queue: programs post short messages inline without requesting
+    // room (rdma_xclient does).
     let gather = caps.max_send_sge.saturating_mul(INLINE_PER_SGE).min(LEAST_INLINE);
     let most = pd.opened.device.query().limits.max_inline_data;
     caps.max_inline_data = caps.max_inline_data.max(gather.min(most));
@@ -75,10 +75,10 @@ pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<
         },
     )?;
     init.cap = attr::cap(&caps);
-    // SAFETY: all zero is a valid value: NULL, 0, no function, an unlocked mutex, a condition nobody waits for.
+    // SAFETY: all zero is a valid value: NULL, 0, no function, an unlocked mutex, a condition without waiters.
     let mut public = unsafe { MaybeUninit::<ibv_qp_ex>::zeroed().assume_init() };
     let base = &mut public.qp_base;
-    // SAFETY: the domain is the program's, who sees its public part.
+    // SAFETY: the domain is the program's, which reads its public part.
     base.context = unsafe { (*pd.as_ptr()).context };
     (base.qp_context, base.pd) = (init.qp_context, pd.as_ptr());
     (base.send_cq, base.recv_cq, base.srq) = (init.send_cq, init.recv_cq, init.srq);
@@ -101,16 +101,16 @@ pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<
 }
 
 impl Qp {
-    /// The C pointer that a queue pair of the engine has as its context.
+    /// Returns the C pointer that a queue pair of the engine has as its context.
     pub(crate) fn of_context(context: u64) -> *mut ibv_qp {
         std::ptr::with_exposed_provenance_mut(usize::try_from(context).unwrap_or(0))
     }
 
-    /// Changes attributes, and keeps `state` of what the program sees.
+    /// Changes attributes, and updates `state` of the public structure.
     fn modify(&self, attr: &ibv_qp_attr, mask: c_int) -> Result<()> {
         let current = match &self.end {
             End::Own(qp) => qp.query(),
-            // Who is asked for them is another process, and has them at hand.
+            // Another process holds the current attributes and applies the change to them.
             End::Target(_) => QpAttr::default(),
         };
         let (attr, mask) =
@@ -125,7 +125,7 @@ impl Qp {
         Ok(())
     }
 
-    /// All attributes, and whether every send makes a completion.
+    /// Returns all attributes, and whether every send generates a completion.
     fn query(&self) -> Result<(QpAttr, bool)> {
         Ok(match &self.end {
             End::Own(qp) => (QpAttr { caps: qp.init().caps, ..qp.query() }, qp.init().sq_sig_all),
@@ -134,7 +134,7 @@ impl Qp {
     }
 
     pub(super) fn show_state(&self, state: ibv_qp_state) {
-        // SAFETY: a field of the object, which nobody refers to.
+        // SAFETY: a field of the object, to which there is no reference.
         unsafe { (&raw mut (*self.as_ptr()).state).write(state) }
     }
 }
@@ -146,13 +146,13 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let qp = unsafe { create(Pd::get(pd)?, init.as_mut().ok_or(Errno::EINVAL)?)? };
         Ok(qp.into_ptr())
     })
 }
 
-/// What `ibv_create_qp_ex(3)` may be given besides what the classic call takes.
+/// The fields that `ibv_create_qp_ex(3)` supports in addition to those of the classic call.
 const SUPPORTED: ibv_qp_init_attr_mask =
     IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 
@@ -162,7 +162,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let init = unsafe {
             Context::get(context)?;
             init.as_mut().ok_or(Errno::EINVAL)?
@@ -179,7 +179,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             return Err(Errno::EOPNOTSUPP);
         }
         if qp_type == QpType::XrcRecv {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             return unsafe { create_target(context, init) };
         }
         if !has(IBV_QP_INIT_ATTR_PD) {
@@ -195,7 +195,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             qp_type: init.qp_type,
             sq_sig_all: init.sq_sig_all,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let mut qp = unsafe { create(Pd::get(init.pd)?, &mut classic)? };
         if let Some(send_ops) = send_ops {
             offer_send_ops(&mut qp, send_ops)?;
@@ -213,13 +213,13 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     mask: c_int,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (qp, attr) = unsafe { (Qp::get(qp)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
         qp.modify(attr, mask)
     })
 }
 
-/// `ibv_query_qp(3)`: everything, whatever the mask.
+/// `ibv_query_qp(3)`: returns all attributes, whatever the mask.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     ptr: *mut ibv_qp,
@@ -228,7 +228,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let qp = unsafe { Qp::get(ptr)? };
         if to.is_null() || init.is_null() {
             return Err(Errno::EINVAL);
@@ -256,12 +256,12 @@ fn init_attr(public: &ibv_qp, caps: &QpCaps, sq_sig_all: bool) -> ibv_qp_init_at
     }
 }
 
-/// `ibv_destroy_qp(3)`: what is outstanding completes no more. EBUSY while it is attached to a group. Waits
-/// until the events that the program took are acknowledged.
+/// `ibv_destroy_qp(3)`: outstanding requests do not complete. EBUSY while it is attached to a group. Waits
+/// until the program has acknowledged the events that it took.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(ptr: *mut ibv_qp) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let qp = unsafe { Qp::peek(ptr)? };
         if !qp.opened.is_ours() {
             return Ok(());
@@ -269,18 +269,18 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(ptr: *mut ibv_qp) -> c_int {
         if matches!(&qp.end, End::Own(qp) if qp.is_attached()) {
             return Err(Errno(libc::EBUSY));
         }
-        // Events that the program has name the object until they are acknowledged.
+        // Events that the program holds name the object until they are acknowledged.
         match &qp.end {
             End::Own(qp) => qp.quiesce(),
             End::Target(target) => target.quiesce(),
         }
-        // SAFETY: a destroyed queue pair is not used any more.
+        // SAFETY: a destroyed queue pair is no longer used.
         drop(unsafe { Qp::take(ptr) });
         Ok(())
     })
 }
 
-/// `ibv_query_qp_data_in_order(3)`: no promise; datagrams overtake each other.
+/// `ibv_query_qp_data_in_order(3)`: promises nothing, because datagrams overtake each other.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_query_qp_data_in_order(
     _qp: *mut ibv_qp,
@@ -290,8 +290,8 @@ pub(crate) extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// `ibv_attach_mcast(3)`. Once more changes nothing: the queue pair has one copy of what is sent to the group, and one
-/// `ibv_detach_mcast(3)` ends that.
+/// `ibv_attach_mcast(3)`. Attaching again changes nothing: the queue pair gets one copy of each datagram to the group, and one
+/// `ibv_detach_mcast(3)` detaches it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     qp: *mut ibv_qp,
@@ -299,7 +299,7 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     _lid: u16,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (qp, gid) = unsafe { (Qp::get(qp)?, group(gid)?) };
         qp.opened.check_infiniband()?;
         match qp.own()?.attach_multicast(gid) {
@@ -317,7 +317,7 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
     _lid: u16,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (qp, gid) = unsafe { (Qp::get(qp)?, group(gid)?) };
         qp.opened.check_infiniband()?;
         Ok(qp.own()?.detach_multicast(gid)?)
@@ -327,6 +327,6 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
 /// # Safety
 /// The pointer is NULL or a GID's.
 unsafe fn group(gid: *const ibv_gid) -> Result<Gid> {
-    // SAFETY: the caller's promise; every bit pattern is a GID.
+    // SAFETY: the caller guarantees it; every bit pattern is a GID.
     unsafe { gid.as_ref().map(|gid| Gid(gid.raw)) }.ok_or(Errno::EINVAL)
 }

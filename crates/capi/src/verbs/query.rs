@@ -1,4 +1,4 @@
-//! What a device, its port, and their tables say of themselves (`ibv_query_device(3)`, `ibv_query_port(3)`,
+//! Queries of a device, its port, and their tables (`ibv_query_device(3)`, `ibv_query_port(3)`,
 //! `ibv_query_gid(3)`, `ibv_query_gid_ex(3)`, `ibv_query_pkey(3)`, `ibv_get_pkey_index(3)`).
 
 use std::ffi::{c_int, c_uint};
@@ -20,7 +20,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let device = &unsafe { Context::get(context)? }.opened.device;
         if attr.is_null() {
             return Err(Errno::EINVAL);
@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     })
 }
 
-/// What devices of any kind can do, as flags.
+/// The capability flags of devices of any kind.
 const EVERY_DEVICE: c_uint = IBV_DEVICE_CURR_QP_STATE_MOD
     | IBV_DEVICE_PORT_ACTIVE_EVENT
     | IBV_DEVICE_SYS_IMAGE_GUID
@@ -39,7 +39,7 @@ const EVERY_DEVICE: c_uint = IBV_DEVICE_CURR_QP_STATE_MOD
     | IBV_DEVICE_MEM_WINDOW
     | IBV_DEVICE_MEM_WINDOW_TYPE_2B
     | IBV_DEVICE_MEM_MGT_EXTENSIONS;
-/// And what those add that serve more than reliable connections.
+/// The further flags of devices that support more than reliable connections.
 const INFINIBAND: c_uint = IBV_DEVICE_AUTO_PATH_MIG
     | IBV_DEVICE_UD_AV_PORT_ENFORCE
     | IBV_DEVICE_RC_RNR_NAK_GEN
@@ -52,7 +52,7 @@ fn capabilities(services: Services) -> c_uint {
     }
 }
 
-/// A device's attributes as C has them.
+/// Returns a device's attributes in C's form.
 pub(crate) fn device_attr(device: &Device) -> ibv_device_attr {
     let attr = device.query();
     let limits = &attr.limits;
@@ -106,7 +106,7 @@ pub(crate) fn device_attr(device: &Device) -> ibv_device_attr {
 }
 
 /// `query_port` of the context, which <infiniband/verbs.h> calls with the size of its own `ibv_port_attr`:
-/// fields that it does not know are left out, fields that we do not know are zero.
+/// fields unknown to the program are left out, fields unknown to this library are zero.
 pub(crate) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -114,7 +114,7 @@ pub(crate) unsafe extern "C" fn query_port(
     size: usize,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let device = &unsafe { Context::get(context)? }.opened.device;
         if attr.is_null() {
             return Err(Errno::EINVAL);
@@ -133,18 +133,18 @@ pub(crate) unsafe extern "C" fn query_port(
 /// The `ibv_port_attr` of before 2019, which ends where `port_cap_flags2` begins.
 const OLD_PORT_ATTR: usize = offset_of!(ibv_port_attr, port_cap_flags2);
 
-/// `ibv_query_port(3)`, as programs call it that were compiled before the structure had a size.
+/// `ibv_query_port(3)`, for programs compiled before the structure had a size.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { query_port(context, port, attr, OLD_PORT_ATTR) }
 }
 
-/// RoCE needs a GRH (`IBV_QPF_GRH_REQUIRED`).
+/// `IBV_QPF_GRH_REQUIRED`: RoCE needs a GRH.
 const GRH_REQUIRED: u8 = 1;
 
 fn port_attr(attr: &PortAttr) -> ibv_port_attr {
@@ -174,7 +174,7 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
     }
 }
 
-/// An entry of a port's GID table, which is 0 where an address was or may come.
+/// Returns an entry of a port's GID table, which is 0 where no address is now.
 fn gid_entry(device: &Device, port: u32, index: u32) -> Result<GidEntry> {
     let port = u8::try_from(port).map_err(|_| Errno::EINVAL)?;
     let index = u8::try_from(index).map_err(|_| Errno::EINVAL)?;
@@ -182,7 +182,7 @@ fn gid_entry(device: &Device, port: u32, index: u32) -> Result<GidEntry> {
     device.gid(port, index).or_else(|| in_table.then(GidEntry::empty)).ok_or(Errno::EINVAL)
 }
 
-/// `ibv_query_gid(3)`: 0 or -1; an empty entry is a zero GID.
+/// `ibv_query_gid(3)`: returns 0 or -1; an empty entry is a zero GID.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
@@ -191,7 +191,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     gid: *mut ibv_gid,
 ) -> c_int {
     status(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let device = &unsafe { Context::get(context)? }.opened.device;
         let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
         let entry = gid_entry(device, port.into(), index)?;
@@ -201,12 +201,12 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// What sysfs says of an entry's type: `IBV_GID_TYPE_SYSFS_ROCE_V2`, or for what is no RoCE
-/// `IBV_GID_TYPE_SYSFS_IB_ROCE_V1`.
+/// An entry's type in sysfs: `IBV_GID_TYPE_SYSFS_ROCE_V2`, or `IBV_GID_TYPE_SYSFS_IB_ROCE_V1` for other than
+/// RoCE.
 const SYSFS_ROCE_V2: c_uint = 1;
 const SYSFS_OTHER: c_uint = 0;
 
-/// `ibv_query_gid_type`, of <infiniband/driver.h>: 0 or -1. `ibv_devinfo` asks it.
+/// `ibv_query_gid_type`, of <infiniband/driver.h>: returns 0 or -1. `ibv_devinfo` calls it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -215,7 +215,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     gid_type: *mut c_uint,
 ) -> c_int {
     status(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let device = &unsafe { Context::get(context)? }.opened.device;
         let entry = gid_entry(device, port.into(), index)?;
         // SAFETY: the caller's variable.
@@ -238,7 +238,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     size: usize,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let device = &unsafe { Context::get(context)? }.opened.device;
         if flags != 0 || entry.is_null() {
             return Err(Errno::EINVAL);
@@ -253,7 +253,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-/// `ibv_query_gid_table(3)`, which calls this with the size of its own `ibv_gid_entry`: how many entries there are, or a
+/// `ibv_query_gid_table(3)`, which calls this with the size of its own `ibv_gid_entry`: returns the number of entries, or a
 /// negative errno.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
@@ -264,7 +264,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     size: usize,
 ) -> isize {
     let count = guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let device = &unsafe { Context::get(context)? }.opened.device;
         if flags != 0 || (entries.is_null() && max_entries != 0) {
             return Err(Errno::EINVAL);
@@ -285,7 +285,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     count.unwrap_or_else(|Errno(errno)| -isize::try_from(errno).unwrap_or(isize::MAX))
 }
 
-/// The type of a GID. Those that are no addresses count as InfiniBand's.
+/// Returns the type of a GID. Those that are not addresses count as InfiniBand's.
 fn gid_type(kind: GidKind) -> u32 {
     match kind {
         GidKind::Address => IBV_GID_TYPE_ROCE_V2,
@@ -310,7 +310,7 @@ unsafe fn write_entry(
         gid_type: gid_type(entry.kind),
         ndev_ifindex: entry.interface_index,
     };
-    // SAFETY: as promised; what is copied are `size` bytes at most.
+    // SAFETY: the caller guarantees it; at most `size` bytes are copied.
     unsafe {
         to.cast::<u8>().write_bytes(0, size);
         let from = (&raw const known).cast::<u8>();
@@ -318,7 +318,7 @@ unsafe fn write_entry(
     }
 }
 
-/// `ibv_query_pkey(3)`: in network order; 0 or -1.
+/// `ibv_query_pkey(3)`: stores the key in network order; returns 0 or -1.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_pkey(
     context: *mut ibv_context,
@@ -327,7 +327,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     pkey: *mut u16,
 ) -> c_int {
     status(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let device = &unsafe { Context::get(context)? }.opened.device;
         let index = u16::try_from(index).map_err(|_| Errno::EINVAL)?;
         let found = device.query_pkey(port, index).ok_or(Errno::EINVAL)?;
@@ -337,7 +337,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     })
 }
 
-/// `ibv_get_pkey_index(3)`: where a key, in network order, is in the table; -1 if nowhere.
+/// `ibv_get_pkey_index(3)`: returns the index of a key, in network order, in the table; -1 if it has none.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     context: *mut ibv_context,
@@ -345,7 +345,7 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     pkey: u16,
 ) -> c_int {
     let index = guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let device = &unsafe { Context::get(context)? }.opened.device;
         let table = (0..).map_while(|index| device.query_pkey(port, index));
         table.zip(0..).find(|(key, _)| key.0 == u16::from_be(pkey)).ok_or(Errno::EINVAL)

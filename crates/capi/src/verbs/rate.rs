@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use crate::abi::verbs::*;
 
-/// Code, megabits a second, and the multiple of 2.5 Gb/s where there is one.
+/// Code, megabits per second, and the multiple of 2.5 Gb/s where there is one.
 const RATES: &[(ibv_rate, c_int, Option<c_int>)] = &[
     (IBV_RATE_2_5_GBPS, 2500, Some(1)),
     (IBV_RATE_5_GBPS, 5000, Some(2)),
@@ -31,25 +31,25 @@ const RATES: &[(ibv_rate, c_int, Option<c_int>)] = &[
     (IBV_RATE_300_GBPS, 309_375, None),
 ];
 
-/// `ibv_rate_to_mult(3)`: -1 for what is no multiple.
+/// `ibv_rate_to_mult(3)`: -1 for a rate that is no multiple.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int {
     RATES.iter().find(|(code, ..)| *code == rate).and_then(|(.., mult)| *mult).unwrap_or(-1)
 }
 
-/// `mult_to_ibv_rate(3)`: the maximum for what has no code.
+/// `mult_to_ibv_rate(3)`: the maximum for a multiple without a code.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
     RATES.iter().find(|(.., m)| *m == Some(mult)).map_or(IBV_RATE_MAX, |(code, ..)| *code)
 }
 
-/// `ibv_rate_to_mbps(3)`: -1 for what is no rate.
+/// `ibv_rate_to_mbps(3)`: -1 for an invalid rate.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_rate_to_mbps(rate: ibv_rate) -> c_int {
     RATES.iter().find(|(code, ..)| *code == rate).map_or(-1, |(_, mbps, _)| *mbps)
 }
 
-/// `mbps_to_ibv_rate(3)`: the maximum for what has no code.
+/// `mbps_to_ibv_rate(3)`: the maximum for a speed without a code.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate {
     RATES.iter().find(|(_, m, _)| *m == mbps).map_or(IBV_RATE_MAX, |(code, ..)| *code)

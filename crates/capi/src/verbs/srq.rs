@@ -10,7 +10,7 @@ use super::objects::{Context, Cq, Object, Pd, Srq, Users, Xrcd};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 
-/// Makes a queue, of an XRC domain if there is one, and writes the sizes that it has into `attr`.
+/// Creates a queue, of an XRC domain if one is given, and writes its actual sizes into `attr`.
 pub(super) fn create(
     pd: &Pd,
     xrc: Option<(&Xrcd, &Cq)>,
@@ -20,16 +20,16 @@ pub(super) fn create(
     let opened = pd.opened.clone();
     let mut object = Box::<Srq>::new_uninit();
     let address = object.as_ptr().expose_provenance() as u64;
-    // A limit is set when it is armed, by `ibv_modify_srq`.
+    // The limit is set when it is armed, by `ibv_modify_srq`.
     let sizes = verbs::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
     let pds = &pd.core.pd;
     let srq = match xrc {
         None => verbs::Srq::new(pds, sizes, address)?,
         Some((xrcd, cq)) => verbs::Srq::for_xrc(pds, &xrcd.xrcd, &cq.cq, sizes, address)?,
     };
-    // SAFETY: all zero is a valid value: NULL, 0, an unlocked mutex, a condition nobody waits for.
+    // SAFETY: all zero is a valid value: NULL, 0, an unlocked mutex, a condition without waiters.
     let mut public = unsafe { MaybeUninit::<ibv_srq>::zeroed().assume_init() };
-    // SAFETY: the domain is the program's, who sees its public part.
+    // SAFETY: the domain is the program's, which reads its public part.
     public.context = unsafe { (*pd.as_ptr()).context };
     (public.srq_context, public.pd) = (srq_context, pd.as_ptr());
     public.handle = opened.next_handle();
@@ -41,7 +41,7 @@ pub(super) fn create(
 }
 
 impl Srq {
-    /// The C pointer that a queue of the engine has as its context.
+    /// Returns the C pointer that a queue of the engine has as its context.
     pub(crate) fn of_context(context: u64) -> *mut ibv_srq {
         std::ptr::with_exposed_provenance_mut(usize::try_from(context).unwrap_or(0))
     }
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (pd, init) = unsafe { (Pd::get(pd)?, init.as_mut().ok_or(Errno::EINVAL)?) };
         create(pd, None, init.srq_context, &mut init.attr)
     })
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let init = unsafe {
             Context::get(context)?;
             init.as_mut()
@@ -82,20 +82,20 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             IBV_SRQT_XRC if !has(IBV_SRQ_INIT_ATTR_XRCD) || !has(IBV_SRQ_INIT_ATTR_CQ) => {
                 return Err(Errno::EINVAL);
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             IBV_SRQT_XRC => Some(unsafe { (Xrcd::get(init.xrcd)?, Cq::get(init.cq)?) }),
             _ => return Err(Errno::EOPNOTSUPP),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let pd = unsafe { Pd::get(init.pd)? };
         create(pd, xrc, init.srq_context, &mut init.attr)
     })
 }
 
-/// `ibv_get_srq_num(3)`: EINVAL for a queue that has none, because it belongs to no XRC domain.
+/// `ibv_get_srq_num(3)`: EINVAL for a queue without a number, because it belongs to no XRC domain.
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (srq, srq_num) = unsafe { (Srq::get(srq)?, srq_num.as_mut().ok_or(Errno::EINVAL)?) };
         *srq_num = srq.srq.number().ok_or(Errno::EINVAL)?;
         Ok(())
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     mask: c_int,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (srq, attr) = unsafe { (Srq::get(srq)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
         let mask = mask.cast_unsigned();
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
@@ -126,7 +126,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (srq, attr) = unsafe { (Srq::get(srq)?, attr.as_mut().ok_or(Errno::EINVAL)?) };
         let verbs::SrqAttr { max_wr, max_sge, limit } = srq.srq.attr();
         *attr = ibv_srq_attr { max_wr, max_sge, srq_limit: limit };
@@ -134,19 +134,19 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
     })
 }
 
-/// `ibv_destroy_srq(3)`: EBUSY while a queue pair uses it. Waits until the events that the program took are
-/// acknowledged.
+/// `ibv_destroy_srq(3)`: EBUSY while a queue pair uses it. Waits until the program has acknowledged the events that
+/// it took.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(ptr: *mut ibv_srq) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let srq = unsafe { Srq::peek(ptr)? };
         if !srq.opened.is_ours() {
             return Ok(());
         }
         srq.users.check_none()?;
         srq.srq.quiesce();
-        // SAFETY: a destroyed queue is not used any more.
+        // SAFETY: a destroyed queue is no longer used.
         drop(unsafe { Srq::take(ptr) });
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! What <infiniband/driver.h> and <infiniband/verbs.h> offer for reading sysfs: `ibv_get_sysfs_path`, `ibv_read_sysfs_file`.
+//! Functions of <infiniband/driver.h> and <infiniband/verbs.h> for reading sysfs: `ibv_get_sysfs_path`, `ibv_read_sysfs_file`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::fs::File;
@@ -9,22 +9,22 @@ use std::path::Path;
 use super::process;
 use crate::boundary::{Errno, guarded};
 
-/// Where sysfs is mounted: `$SYSFS_PATH`, or /sys.
+/// Returns the mount point of sysfs: `$SYSFS_PATH`, or /sys.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     let find = || {
         let set = std::env::var_os("SYSFS_PATH").filter(|path| !path.is_empty());
         let path = set.as_deref().map_or(&b"/sys"[..], OsStrExt::as_bytes);
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
-        // A variable of the environment has no NUL in it.
+        // An environment variable has no NUL in it.
         CString::new(&path[..end]).unwrap_or_default()
     };
-    // It stays where it is: nobody changes it again.
+    // The pointer stays valid: the string is not changed again.
     process::lists().sysfs.get_or_insert_with(find).as_ptr()
 }
 
-/// Reads the first bytes of `dir/file` and ends them with a NUL in place of a final newline. Returns how many there
-/// are, or -1.
+/// Reads the first bytes of `dir/file` and ends them with a NUL in place of a final newline. Returns their
+/// number, or -1.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     dir: *const c_char,
@@ -58,7 +58,7 @@ fn read_line(path: &Path, buf: &mut [u8]) -> Result<c_int, Errno> {
         length -= 1;
         buf[length] = 0;
     }
-    // A value that is cut off would be taken for another one.
+    // A truncated value would be taken for another one.
     if length == buf.len() {
         return Err(Errno(libc::EOVERFLOW));
     }
@@ -78,7 +78,7 @@ mod tests {
         let file = CString::new(path.file_name().unwrap().as_bytes()).unwrap();
         let read = |size: usize| {
             let mut buf = vec![1_u8; size];
-            // SAFETY: strings and a buffer of so many bytes.
+            // SAFETY: strings and a buffer of that many bytes.
             let n = unsafe {
                 ibv_read_sysfs_file(dir.as_ptr(), file.as_ptr(), buf.as_mut_ptr().cast(), size)
             };

@@ -1,13 +1,13 @@
-//! How many completion vectors there are.
+//! The number of completion vectors.
 
 use std::ffi::c_int;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Completion vectors are interrupts elsewhere; here they only balance what needs no balance. One for each
+/// Returns the number of completion vectors. With adapters they are interrupts; here they have no function. One for each
 /// processor, as usual.
 pub(crate) fn comp_vectors() -> c_int {
-    // Asking reads files.
+    // Determining it reads files.
     static PROCESSORS: AtomicI32 = AtomicI32::new(0);
     let known = PROCESSORS.load(Ordering::Relaxed);
     if known != 0 {

@@ -1,4 +1,4 @@
-//! What the tests of librdmacm share: a host of their own, the C functions, and short names for what every program does.
+//! Common code of librdmacm's tests: a host of their own, the C functions, and short names for the steps of every program.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -158,14 +158,14 @@ unsafe extern "C" {
     pub fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
 }
 
-/// The test's host: a service in a thread, on a loopback address that nobody has, in a directory of its own.
+/// The test's host: a service in a thread, on a loopback address that is otherwise unused, in a directory of its own.
 pub struct Host {
     pub ip: Ipv4Addr,
     folder: TempDir,
     _service: ServiceHandle,
 }
 
-/// What is static is never dropped, so the directory goes when the process exits.
+/// Removes the directory when the process exits, because statics are never dropped.
 extern "C" fn remove_folder() {
     let _ = std::fs::remove_dir_all(HOST.folder.path());
 }
@@ -197,12 +197,12 @@ static HOST: LazyLock<Host> = LazyLock::new(|| {
     Host { ip, folder, _service: service }
 });
 
-/// The address of the test's host.
+/// Returns the address of the test's host.
 pub fn ip() -> Ipv4Addr {
     HOST.ip
 }
 
-/// A socket address as C has it.
+/// A socket address in C's form.
 pub struct Addr(sockaddr_storage);
 
 impl Addr {
@@ -230,7 +230,7 @@ impl Addr {
     }
 }
 
-/// The IPv4 address and port that C memory holds.
+/// Returns the IPv4 address and port at a C pointer.
 pub unsafe fn read(addr: *const sockaddr_storage) -> SocketAddr {
     unsafe {
         let v4 = addr.cast::<sockaddr_in>().read();
@@ -270,7 +270,7 @@ impl Channel {
     pub fn fd(&self) -> c_int {
         unsafe { (*self.0).fd }
     }
-    /// Whether a program that polls its descriptor is told of an event.
+    /// Returns whether its descriptor polls as readable.
     pub fn is_readable(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
         (unsafe { libc::poll(&raw mut poll, 1, 0) }) == 1
@@ -280,7 +280,7 @@ impl Channel {
         ok(unsafe { rdma_create_id(self.0, &raw mut id, 0x77 as *mut c_void, space) });
         id
     }
-    /// A listening id, and its port.
+    /// Creates a listening id. Returns its port too.
     pub fn listener(&self, space: rdma_port_space) -> (*mut rdma_cm_id, u16) {
         let id = self.id(space);
         unsafe {
@@ -289,7 +289,7 @@ impl Channel {
             (id, u16::from_be(rdma_get_src_port(id)))
         }
     }
-    /// An id whose address and route are resolved.
+    /// Creates an id whose address and route are resolved.
     pub fn resolved(&self, space: rdma_port_space, port: u16) -> *mut rdma_cm_id {
         let id = self.id(space);
         unsafe {
@@ -300,13 +300,13 @@ impl Channel {
         }
         id
     }
-    /// The next event; waits for it.
+    /// Waits for the next event.
     pub fn event(&self) -> Event {
         let mut event = null_mut();
         ok(unsafe { rdma_get_cm_event(self.0, &raw mut event) });
         Event(event)
     }
-    /// The next event, of this kind.
+    /// Waits for the next event, which must be of this kind.
     #[track_caller]
     pub fn expect(&self, kind: rdma_cm_event_type) -> Event {
         let event = self.event();
@@ -342,7 +342,7 @@ impl Event {
     pub fn ud(&self) -> rdma_ud_param {
         unsafe { self.get().param.ud }
     }
-    /// Private data of a connection's event.
+    /// Returns the private data of a connection's event.
     pub fn data(&self) -> Vec<u8> {
         let conn = self.conn();
         let len = usize::from(conn.private_data_len);
@@ -353,7 +353,7 @@ impl Event {
     }
 }
 
-/// An id for another thread.
+/// An id passed to another thread.
 #[derive(Clone, Copy)]
 pub struct Id(pub *mut rdma_cm_id);
 unsafe impl Send for Id {}
@@ -364,7 +364,7 @@ impl Id {
     }
 }
 
-/// Attributes of a small queue pair.
+/// Returns attributes of a small queue pair.
 pub fn qp_attr(qp_type: ibv_qp_type) -> ibv_qp_init_attr {
     let cap = ibv_qp_cap {
         max_send_wr: 8,
@@ -384,7 +384,7 @@ pub fn qp_attr(qp_type: ibv_qp_type) -> ibv_qp_init_attr {
     }
 }
 
-/// Connection parameters with these private data.
+/// Returns connection parameters with these private data.
 pub fn conn_param(data: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: data.as_ptr().cast(),
@@ -439,7 +439,7 @@ impl Buffer {
             ok(post(qp, &raw mut wr, &raw mut bad));
         }
     }
-    /// Sends the first 16 bytes; to a datagram peer if there is one.
+    /// Sends the first 16 bytes, to a datagram peer if there is one.
     pub unsafe fn post_send(&mut self, qp: *mut ibv_qp) {
         unsafe {
             let mut sge = ibv_sge { length: 16, ..self.sge() };
@@ -455,10 +455,10 @@ impl Buffer {
     }
 }
 
-/// How long what must come may take, on a starved machine, too.
+/// The timeout for expected events, long enough for an overloaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The next completion.
+/// Waits for the next completion.
 pub unsafe fn poll(cq: *mut ibv_cq) -> ibv_wc {
     let since = Instant::now();
     unsafe {
@@ -479,5 +479,5 @@ pub unsafe fn poll(cq: *mut ibv_cq) -> ibv_wc {
     }
 }
 
-/// Nothing, as hints.
+/// Hints without any values.
 pub const NO_HINTS: *const rdma_addrinfo = null();

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::*;
 
-/// OFED 1.3's domain, of <rdmux/xrc.h>: begins as today's `ibv_xrcd`.
+/// OFED 1.3's domain, of <rdmux/xrc.h>: begins like today's `ibv_xrcd`.
 #[repr(C)]
 #[derive(Copy, Clone, Debug)]
 pub struct ibv_xrc_domain {

@@ -1,7 +1,7 @@
-//! Extended completion queues: creating them (`ibv_create_cq_ex(3)`), and polling one completion after the other.
+//! Extended completion queues: creating them (`ibv_create_cq_ex(3)`), and polling one completion at a time.
 //!
-//! `ibv_start_poll` and `ibv_next_poll` take a completion out and put it beside the queue, where the reading functions find it.
-//! `ibv_poll_cq` goes on with what they have not taken.
+//! `ibv_start_poll` and `ibv_next_poll` take out a completion and store it beside the queue, where the reading functions find it.
+//! `ibv_poll_cq` returns the completions after those.
 
 use std::ffi::{c_int, c_uint};
 
@@ -14,7 +14,7 @@ use crate::verbs::cq;
 use crate::verbs::objects::poll::CqExt;
 use crate::verbs::objects::{Context, Cq, Object, Pd};
 
-/// What completions can be asked to hold.
+/// The fields that completions may be asked to have.
 const SUPPORTED: u32 = IBV_WC_STANDARD_FLAGS
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
@@ -24,7 +24,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     pointer(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (context, attr) = unsafe { (Context::get(context)?, attr.as_ref()) };
         let attr = attr.ok_or(Errno::EINVAL)?;
         if attr.wc_flags & !u64::from(SUPPORTED) != 0 {
@@ -41,7 +41,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             ..CqInit::default()
         };
         let vector = c_int::try_from(attr.comp_vector).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: the channel is NULL or one of ours.
+        // SAFETY: the channel is NULL or one of this library.
         let mut object =
             unsafe { cq::create(context, init, attr.cq_context, attr.channel, vector)? };
         object.ext = CqExt::new(single_threaded, context.opened.wall_clock);
@@ -50,10 +50,10 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// The flags, and whether one thread at a time polls.
+/// Returns the flags, and whether only one thread polls at a time.
 ///
 /// # Safety
-/// The parent domain is NULL or one of ours.
+/// The parent domain is NULL or a domain of this library.
 unsafe fn promises(attr: &ibv_cq_init_attr_ex) -> Result<(u32, bool)> {
     const KNOWN: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     let has = |bit| attr.comp_mask & bit != 0;
@@ -66,16 +66,16 @@ unsafe fn promises(attr: &ibv_cq_init_attr_ex) -> Result<(u32, bool)> {
     }
     let mut single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
     if has(IBV_CQ_INIT_ATTR_MASK_PD) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         single_threaded |= unsafe { Pd::get(attr.parent_domain)? }.ext.single_threaded();
     }
     Ok((flags, single_threaded))
 }
 
-/// Events cannot be delayed until there are several completions, and the device says so (`cq_mod_caps`).
+/// Fails: events cannot be delayed until there are several completions, as the device's `cq_mod_caps` say.
 pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     code(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (_, attr) = unsafe { (Cq::get(cq)?, attr.as_ref()) };
         match attr.ok_or(Errno::EINVAL)?.attr_mask {
             0 => Ok(()),
@@ -85,7 +85,7 @@ pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
     })
 }
 
-/// Takes the next completion out, for the program to read.
+/// Takes out the next completion, for the program to read.
 fn advance(cq: &Cq) -> Result<()> {
     let taken = cq.cq.poll_each(1, |completion| {
         // SAFETY: one thread at a time polls, and no call keeps a reference to either.
@@ -101,7 +101,7 @@ fn advance(cq: &Cq) -> Result<()> {
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     hot(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (cq, attr) = unsafe { (Cq::get(cq.cast())?, attr.as_ref()) };
         if attr.is_some_and(|attr| attr.comp_mask != 0) {
             return Err(Errno::EINVAL);
@@ -112,27 +112,27 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     hot(|| advance(unsafe { Cq::get(cq.cast())? }))
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     if let Ok(cq) = unsafe { Cq::get(cq.cast()) } {
         cq.ext.section.leave();
     }
 }
 
-/// The completion that was taken out last.
+/// Returns the completion that was taken out last.
 ///
 /// # Safety
-/// The pointer is one of ours, and the calling thread polls.
+/// The pointer is a queue of this library, and the calling thread polls.
 unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a Completion {
-    // SAFETY: one of ours; while a thread polls, nobody else writes it.
+    // SAFETY: a queue of this library; while a thread polls, no other thread writes it.
     unsafe { &*(*cq.cast::<Cq>()).ext.current.get() }
 }
 
-/// Functions that read something of the current completion.
+/// Functions that read fields of the current completion.
 macro_rules! readers {
     ($($name:ident($wc:ident) -> $type:ty { $value:expr })*) => { $(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
@@ -158,7 +158,7 @@ readers! {
 }
 
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: one of ours, and the program calls this between `ibv_start_poll` and `ibv_end_poll`.
+    // SAFETY: an object of this library, and the program calls this between `ibv_start_poll` and `ibv_end_poll`.
     let (clock, time) = unsafe { ((*cq.cast::<Cq>()).ext.wall_clock, current(cq).timestamp) };
     clock.at(time)
 }
@@ -168,7 +168,7 @@ fn imm_or_key(wc: &Completion) -> u32 {
     if wc.flags.contains(WcFlags::WITH_INV) { wc.invalidated.0 } else { u32::from_ne_bytes(wc.imm) }
 }
 
-/// All that can be read, asked for or not; what cannot is NULL.
+/// Fills in all readers, requested or not; unsupported ones are NULL.
 fn fill(cq: &mut ibv_cq_ex) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);

@@ -1,4 +1,4 @@
-//! What a device says of itself beyond the classic query (`ibv_query_device_ex(3)`, `ibv_query_rt_values_ex(3)`).
+//! Extended queries of a device (`ibv_query_device_ex(3)`, `ibv_query_rt_values_ex(3)`).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -13,7 +13,7 @@ use crate::verbs::objects::dm::MAX_DM_SIZE;
 use crate::verbs::objects::{Context, Object};
 use crate::verbs::query;
 
-/// What on-demand paging serves: everything that the device has, because the engine reaches memory by its address anyway.
+/// The capabilities of on-demand paging: all operations, because the engine accesses memory by virtual address anyway.
 const ODP: ibv_odp_caps = ibv_odp_caps {
     general_caps: (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT) as u64,
     per_transport_caps: ibv_odp_transport_caps {
@@ -25,7 +25,7 @@ const ODP: ibv_odp_caps = ibv_odp_caps {
 const ODP_MESSAGES: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
 const ODP_WRITE: u32 = IBV_ODP_SUPPORT_WRITE;
 
-/// Nothing of it changes, so a child may still ask after a fork.
+/// Queries the device. The result never changes, so it works in a child after a fork, too.
 pub(super) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -33,7 +33,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (context, input) = unsafe { (Context::peek(context)?, input.as_ref()) };
         if attr.is_null()
             || attr_size < size_of::<ibv_device_attr>()
@@ -45,7 +45,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
             attributes(query::device_attr(&context.opened.device), odp(&context.opened.device));
         // Newer and older programs have longer and shorter structures.
         let length = attr_size.min(size_of_val(&known));
-        // SAFETY: the program's structure has `attr_size` bytes, ours at least `length`.
+        // SAFETY: the program's structure has `attr_size` bytes, this library's at least `length`.
         unsafe {
             ptr::write_bytes(attr.cast::<u8>(), 0, attr_size);
             ptr::copy_nonoverlapping((&raw const known).cast::<u8>(), attr.cast(), length);
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// What a device serves of it: some, as those of iWARP, have reliable connections only.
+/// Returns the on-demand paging capabilities of a device: some, such as iWARP devices, have reliable connections only.
 fn odp(device: &Device) -> ibv_odp_caps {
     let mut caps = ODP;
     let services = device.kind().row().services;
@@ -97,7 +97,7 @@ fn attributes(orig_attr: ibv_device_attr, odp_caps: ibv_odp_caps) -> ibv_device_
         },
         cq_mod_caps: ibv_cq_moderation_caps { max_cq_count: 0, max_cq_period: 0 },
         max_dm_size: MAX_DM_SIZE,
-        // Atomics of the PCI bus, on which this device is not.
+        // Atomics of the PCI bus, to which this device is not attached.
         pci_atomic_caps: ibv_pci_atomic_caps { fetch_add: 0, swap: 0, compare_swap: 0 },
         xrc_odp_caps: if has_xrc { odp_caps.per_transport_caps.rc_odp_caps } else { 0 },
         phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),
@@ -110,14 +110,14 @@ pub(super) unsafe extern "C" fn query_rt_values(
     values: *mut ibv_values_ex,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (_, values) = unsafe { (Context::get(context)?, values.as_mut()) };
         let values = values.ok_or(Errno::EINVAL)?;
         if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
             return Err(Errno::EINVAL);
         }
         if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
-            // All ticks in one number, as adapters give it and timestamps come.
+            // All ticks in one number, as adapters return it and timestamps have it.
             let ticks = clock::now().cast_signed();
             values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: ticks };
         }

@@ -1,7 +1,7 @@
-//! Device memory (`ibv_alloc_dm(3)`): memory that only the device and two copy functions reach. Ours is memory of the
-//! process; offsets and lengths go by words of four bytes, as with adapters.
+//! Device memory (`ibv_alloc_dm(3)`): memory that only the device and two copy functions access. Here it is memory of the
+//! process. Offsets and lengths are multiples of four bytes, as with adapters.
 //!
-//! It works in a child after a fork as well, where it is a copy of the parent's.
+//! It also works in a child after a fork, where it is a copy of the parent's.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -33,7 +33,7 @@ unsafe impl Object for Dm {
     }
 }
 
-/// Gives the program a pointer to device memory.
+/// Passes device memory to the program.
 fn publish(context: *mut ibv_context, opened: &Arc<Opened>, core: Arc<DmCore>) -> *mut ibv_dm {
     let public = ibv_dm {
         context,
@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     pointer(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (opened, attr) = unsafe { (&Context::peek(context)?.opened, attr.as_ref()) };
         let core = DmCore::alloc(&opened.dms, || opened.next_handle(), attr.ok_or(Errno::EINVAL)?)?;
         Ok(publish(context, opened, core))
@@ -59,7 +59,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
 
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { Dm::peek(dm)? }.core.users().check_none()?;
         // SAFETY: no region uses it.
         drop(unsafe { Dm::take(dm) });
@@ -74,9 +74,9 @@ unsafe extern "C" fn memcpy_to_dm(
     length: usize,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let to = unsafe { Dm::peek(dm)? }.core.words(dm_offset, length)?;
-        // SAFETY: `to` was checked; the program's memory may be anything.
+        // SAFETY: `to` was checked; a fault in the program's memory is caught.
         unsafe { guarded::read_raw(host_addr.cast(), to, length) }.map_err(|_| Errno(libc::EFAULT))
     })
 }
@@ -88,15 +88,15 @@ unsafe extern "C" fn memcpy_from_dm(
     length: usize,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let from = unsafe { Dm::peek(dm)? }.core.words(dm_offset, length)?;
-        // SAFETY: `from` was checked, and what the program has there may be overwritten.
+        // SAFETY: `from` was checked, and the program allows its buffer to be overwritten.
         unsafe { guarded::write_raw(host_addr.cast(), from, length) }
             .map_err(|_| Errno(libc::EFAULT))
     })
 }
 
-/// A region of device memory counts its addresses from zero, and says so.
+/// Registers device memory. Addresses of such a region start at zero, and the flags must say so.
 pub(super) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -105,7 +105,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     access: c_uint,
 ) -> *mut ibv_mr {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (domain, memory) = unsafe { (Pd::get(pd)?, Dm::get(dm)?) };
         let access = Access::from_bits(access).ok_or(Errno::EINVAL)?;
         if !access.contains(Access::ZERO_BASED) {
@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
     dm_handle: u32,
 ) -> *mut ibv_dm {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let opened = &unsafe { Context::get(context)? }.opened;
         let core = opened.dms.find(dm_handle).ok_or(Errno(libc::ENOENT))?;
         Ok(publish(context, opened, core))
@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     if !dm.is_null() {
-        // SAFETY: the caller's promise, and it is not used any more.
+        // SAFETY: the caller guarantees it, and it is no longer used.
         drop(unsafe { Dm::take(dm) });
     }
 }

@@ -1,8 +1,8 @@
 //! Thread domains and parent domains (`ibv_alloc_td(3)`, `ibv_alloc_parent_domain(3)`).
 //!
-//! What is created in a parent domain with a thread domain is used by one thread at a time, the program
-//! promises, and this library then locks nothing between its calls. Allocators that the program brings are accepted and
-//! never called: no buffer here is one that a device needs to reach.
+//! The program promises that objects created in a parent domain with a thread domain are used by one thread at a
+//! time, so this library takes no locks between its calls for them. Allocators of the program are accepted and
+//! never called, because the device needs access to no buffer here.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -34,7 +34,7 @@ pub(super) unsafe extern "C" fn alloc_td(
     attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
     pointer(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (opened, attr) = unsafe { (&Context::get(context)?.opened, attr.as_ref()) };
         if attr.ok_or(Errno::EINVAL)?.comp_mask != 0 {
             return Err(Errno::EINVAL);
@@ -46,11 +46,11 @@ pub(super) unsafe extern "C" fn alloc_td(
 
 pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let domain = unsafe { Td::peek(td)? };
         if domain.opened.is_ours() {
             domain.users.check_none()?;
-            // SAFETY: nobody uses it any more.
+            // SAFETY: it is no longer used.
             drop(unsafe { Td::take(td) });
         }
         Ok(())
@@ -64,7 +64,7 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
     pointer(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (opened, attr) = unsafe { (&Context::get(context)?.opened, attr.as_ref()) };
         let attr = attr.ok_or(Errno::EINVAL)?;
         let has_allocators = attr.alloc.is_some() && attr.free.is_some();
@@ -73,12 +73,12 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
         {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: NULL, or one of ours.
+        // SAFETY: NULL, or a domain of this library.
         let base = unsafe { Pd::get(attr.pd)? };
         let td = if attr.td.is_null() {
             None
         } else {
-            // SAFETY: one of ours.
+            // SAFETY: a thread domain of this library.
             Some(unsafe { Td::get(attr.td)? }.users.add())
         };
         // SAFETY: a field that is never written.

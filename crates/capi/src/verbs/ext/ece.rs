@@ -1,6 +1,6 @@
 //! Enhanced connection establishment (`ibv_query_ece(3)`, `ibv_set_ece(3)`): options that two devices of one vendor
-//! may agree on. Ours have none so far; of iWARP
-//! there is no such thing.
+//! may agree on. This device has none so far. iWARP
+//! does not support it.
 
 use std::ffi::c_int;
 
@@ -8,14 +8,14 @@ use crate::abi::verbs::*;
 use crate::boundary::{Errno, code};
 use crate::verbs::objects::{Object, Qp};
 
-/// Options that are agreed to.
+/// The options that this device supports.
 const SUPPORTED: u32 = 0;
 
 /// `ibv_query_ece(3)`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     code(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (qp, ece) = unsafe { (Qp::get(qp)?, ece.as_mut()) };
         qp.opened.check_infiniband()?;
         let vendor_id = qp.opened.device.query().vendor_id;
@@ -24,15 +24,15 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     })
 }
 
-/// `ibv_set_ece(3)`: takes what is wanted, and returns what of it is agreed to.
+/// `ibv_set_ece(3)`: takes the wanted options, and returns those that are supported.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     code(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (qp, ece) = unsafe { (Qp::get(qp)?, ece.as_mut()) };
         qp.opened.check_infiniband()?;
         let ece = ece.ok_or(Errno::EINVAL)?;
-        // No vendor: a peer that knows of no options.
+        // No vendor: the peer has no options.
         if ece.vendor_id == 0 {
             return Err(Errno::EOPNOTSUPP);
         }

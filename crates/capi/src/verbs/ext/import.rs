@@ -1,7 +1,7 @@
 //! Objects of another context of this process (`ibv_import_device(3)`, `ibv_import_pd(3)`, `ibv_import_mr(3)`).
 //!
-//! A context is found by its command descriptor, of which the program has a duplicate, and objects by their
-//! handles. What another process has open cannot be shared: each process is a device of its own.
+//! A context is found by its command descriptor, which the program has duplicated, and objects by their
+//! handles. Objects of another process cannot be imported: each process is a device of its own.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -20,27 +20,27 @@ use crate::verbs::objects::domain::PdExt;
 use crate::verbs::objects::{Context, Mr, Object, Opened, Pd};
 use crate::verbs::{context, pd, process};
 
-/// `ibv_import_device(3)`. The descriptor is the new context's then, which closes it.
+/// `ibv_import_device(3)`. The new context takes over the descriptor and closes it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     pointer(|| {
         if cmd_fd < 0 {
             return Err(Errno(libc::EBADF));
         }
-        // SAFETY: it is only asked about, and being closed is one of the answers.
+        // SAFETY: it is only queried, and a closed descriptor is an error.
         let (opened, device) = find(unsafe { BorrowedFd::borrow_raw(cmd_fd) })?;
         let events = opened.device.async_fd().try_clone_to_owned();
         let events = events.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EMFILE)))?;
-        // SAFETY: the program gives it away.
+        // SAFETY: the program passes on its ownership.
         let fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
         Ok(context::publish(device, opened, Some([fd, events])))
     })
 }
 
-/// What was opened with a command descriptor, and the device that it was opened on.
+/// Returns the open device behind a command descriptor, with its `ibv_device`.
 ///
 /// # Errors
-/// EBADF for no descriptor, EOPNOTSUPP for one that is no command descriptor of this process.
+/// EBADF for an invalid descriptor, EOPNOTSUPP for one that is no command descriptor of this process.
 fn find(fd: BorrowedFd<'_>) -> Result<(Arc<Opened>, *mut ibv_device)> {
     let stat = fstat(fd).map_err(|e| Errno(e.raw_os_error()))?;
     let is_it = |opened: &Arc<Opened>| {
@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
     pd_handle: u32,
 ) -> *mut ibv_pd {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let opened = &unsafe { Context::get(context)? }.opened;
         let core = opened.pds.lock().get(&pd_handle).and_then(Weak::upgrade);
         let core = core.ok_or(Errno(libc::ENOENT))?;
@@ -73,15 +73,15 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
 /// `ibv_unimport_pd(3)`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { forget_import::<Pd>(pd) }
 }
 
-/// `ibv_import_mr(3)`. The program knows where it lies; its `addr` is NULL.
+/// `ibv_import_mr(3)`. The program knows the region's address; `addr` is NULL.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let domain = unsafe { Pd::get(pd)? };
         let opened = domain.opened.clone();
         let core = opened.mrs.lock().get(&mr_handle).and_then(Weak::upgrade);
@@ -108,17 +108,17 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -
 /// `ibv_unimport_mr(3)`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { forget_import::<Mr>(mr) }
 }
 
-/// Drops what the program holds of an object, which itself stays.
+/// Drops the program's reference to an object, which itself stays.
 ///
 /// # Safety
-/// The pointer is NULL or one of ours, and not used any more.
+/// The pointer is NULL or one of this library's, and no longer used.
 pub(super) unsafe fn forget_import<T: Object>(ptr: *mut T::Public) {
     let _ = guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         if unsafe { T::peek(ptr)? }.opened().is_ours() {
             // SAFETY: as above.
             drop(unsafe { T::take(ptr) });

@@ -1,8 +1,8 @@
-//! The extended interface: what <infiniband/verbs.h> reaches through `verbs_context`, `ibv_cq_ex` and `ibv_qp_ex`, and
-//! what release 44 and its successors added to the classic one.
+//! The extended interface: the functions that <infiniband/verbs.h> calls through `verbs_context`, `ibv_cq_ex` and `ibv_qp_ex`, and
+//! those that release 44 and its successors added to the classic one.
 //!
-//! `cq` polls, `send_ops` and `wr` post; then `device`, `mw`, `mr`, `dm`, `domain`, `import` and `ece`. What is
-//! newer than release 44 is in `recent`.
+//! `cq` polls, `send_ops` and `wr` post; then `device`, `mw`, `mr`, `dm`, `domain`, `import` and `ece`. Functions
+//! newer than release 44 are in `recent`.
 
 mod cq;
 mod device;
@@ -18,8 +18,8 @@ mod wr;
 
 use crate::abi::verbs::verbs_context;
 
-/// Puts the functions of this folder into a context's table. To programs, what stays empty is unsupported (flow steering, counters, work
-/// queues and their tables, tag matching, rate limits): <infiniband/verbs.h> says EOPNOTSUPP for it.
+/// Stores the functions of this folder in a context's table. An entry that stays empty (flow steering, counters, work
+/// queues and their tables, tag matching, rate limits) is unsupported: <infiniband/verbs.h> returns EOPNOTSUPP for it.
 pub(crate) fn fill(table: &mut verbs_context) {
     table.create_cq_ex = Some(cq::create_cq_ex);
     table.modify_cq = Some(cq::modify_cq);

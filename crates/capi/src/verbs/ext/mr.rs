@@ -1,4 +1,4 @@
-//! Memory regions that are no memory, and advice about on-demand paging (`ibv_alloc_null_mr(3)`, `ibv_advise_mr(3)`).
+//! Null memory regions, and advice about on-demand paging (`ibv_alloc_null_mr(3)`, `ibv_advise_mr(3)`).
 
 use std::ffi::c_int;
 
@@ -16,14 +16,14 @@ use crate::verbs::objects::{Object, Pd};
 
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let domain = unsafe { Pd::get(pd)? };
         let region = verbs::Mr::null(&domain.core.pd)?;
         Ok(mr::publish(pd, domain, region, MrExt::default()))
     })
 }
 
-/// `IBV_ADVISE_MR_FLAG_FLUSH`: to be done when the call returns, as it always is.
+/// `IBV_ADVISE_MR_FLAG_FLUSH`: complete the advice before the call returns, as is always done.
 const FLUSH: u32 = 1;
 
 pub(super) unsafe extern "C" fn advise_mr(
@@ -34,7 +34,7 @@ pub(super) unsafe extern "C" fn advise_mr(
     num_sges: u32,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let pd = unsafe { Pd::get(pd)? };
         let advice = match advice {
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH => Advice::Prefetch,
@@ -45,7 +45,7 @@ pub(super) unsafe extern "C" fn advise_mr(
         if flags & !FLUSH != 0 || num_sges == 0 || sg_list.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: as many entries as the program says.
+        // SAFETY: the list has as many entries as the program says.
         let list = unsafe { list_of(sg_list, num_sges as usize) };
         for s in list {
             let sge = Sge { addr: s.addr, length: s.length, lkey: Lkey(s.lkey) };

@@ -38,7 +38,7 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) 
             IBV_MW_TYPE_2 => verbs::MwType::Two,
             _ => return Err(Errno::EINVAL),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let domain = unsafe { Pd::get(pd)? };
         let mw = verbs::Mw::alloc(&domain.core.pd, kind)?;
         let public = ibv_mw {
@@ -57,24 +57,24 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) 
 
 pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         if unsafe { Mw::peek(mw)? }.opened.is_ours() {
-            // SAFETY: it is not used any more.
+            // SAFETY: it is no longer used.
             drop(unsafe { Mw::take(mw) });
         }
         Ok(())
     })
 }
 
-/// Posts a bind of a window of type 1, and gives the window its next key. What <infiniband/verbs.h> has checked already is
-/// that it is of that type, and of the region's domain.
+/// Posts a bind of a window of type 1, and gives the window its next key. <infiniband/verbs.h> has already checked
+/// the type, and that window and region have the same domain.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
     mw_bind: *mut ibv_mw_bind,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (qp, window, bind) = unsafe { (Qp::get(qp)?, Mw::get(mw)?, mw_bind.as_ref()) };
         let bind = bind.ok_or(Errno::EINVAL)?;
         // SAFETY: a field of the object.
@@ -92,7 +92,7 @@ pub(super) unsafe extern "C" fn bind_mw(
     })
 }
 
-/// What a send work request binds.
+/// Returns the bind operation of a send work request.
 ///
 /// # Errors
 /// As for [`bind_of_type_2`].
@@ -100,24 +100,24 @@ pub(super) unsafe extern "C" fn bind_mw(
 /// # Safety
 /// As for [`bind_of_type_2`].
 pub(crate) unsafe fn bind_operation(wr: &ibv_send_wr_bind_mw) -> Result<SendOp> {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller guarantees it.
     unsafe { bind_of_type_2(wr.mw, wr.rkey, &raw const wr.bind_info) }.map(SendOp::BindMw)
 }
 
-/// What a window of type 2 is bound to. Of the key only the low 8 bits are the program's to choose (IBTA 10.6.7.2.2); its
-/// index is the window's, whatever the program says, as with mlx5.
+/// Returns the bind of a window of type 2. The program chooses only the low 8 bits of the key (IBTA 10.6.7.2.2). The
+/// index is the window's, whatever the program passes, as with mlx5.
 ///
 /// # Errors
 /// EINVAL for a window of type 1, or no region.
 ///
 /// # Safety
-/// The window is NULL or one of ours, the information NULL or readable, and its region NULL or one of ours.
+/// The window is NULL or one of this library's, the information NULL or readable, and its region NULL or one of this library's.
 pub(super) unsafe fn bind_of_type_2(
     mw: *const ibv_mw,
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) -> Result<MwBind> {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller guarantees it.
     let (mw, info) = unsafe { (&Mw::peek(mw.cast_mut())?.mw, info.as_ref()) };
     let info = info.ok_or(Errno::EINVAL)?;
     if mw.kind() != verbs::MwType::Two || info.mr.is_null() {
@@ -129,9 +129,9 @@ pub(super) unsafe fn bind_of_type_2(
 }
 
 /// # Safety
-/// The region is NULL or one of ours.
+/// The region is NULL or one of this library's.
 unsafe fn bind_of(rkey: u32, info: &ibv_mw_bind_info) -> MwBind {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let lkey = unsafe { info.mr.as_ref() }.map_or(0, |mr| mr.lkey);
     MwBind {
         rkey: Rkey(rkey),
@@ -142,12 +142,12 @@ unsafe fn bind_of(rkey: u32, info: &ibv_mw_bind_info) -> MwBind {
     }
 }
 
-/// The key of a window with its low 8 bits counted up, as `ibv_inc_rkey(3)` does.
+/// Returns the key of a window with its low 8 bits incremented, as `ibv_inc_rkey(3)` does.
 fn next_key(rkey: u32) -> u32 {
     with_low_bits(rkey, rkey.wrapping_add(1))
 }
 
-/// A key with the low 8 bits of another.
+/// Returns a key with the low 8 bits of another.
 fn with_low_bits(rkey: u32, of: u32) -> u32 {
     rkey & !0xff | of & 0xff
 }

@@ -1,5 +1,5 @@
 //! Functions of current releases, from the node IBVERBS_1.15 on. Their structures are not in the headers of release 44, so they
-//! stand here. What needs hardware (handles of DMA, completion counters, dma-buf) is only in the table of exports.
+//! are defined here. Functions that need hardware (DMA handles, completion counters, dma-buf) are only in the table of exports.
 
 use std::alloc::{self, Layout};
 use std::ffi::{c_int, c_uint, c_void};
@@ -10,13 +10,13 @@ use crate::boundary::{Errno, Result, code, guarded, pointer};
 use crate::verbs::mr;
 use crate::verbs::objects::{Context, Object, Pd, Use};
 
-/// `ibv_mr_init_attr`: what `ibv_reg_mr_ex` registers.
+/// `ibv_mr_init_attr`: the parameters of `ibv_reg_mr_ex`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct MrInitAttr {
     length: usize,
     access: c_int,
-    /// Which of the fields below count.
+    /// The mask of the fields below that are valid.
     comp_mask: u64,
     iova: u64,
     addr: *mut c_void,
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
     attr: *mut MrInitAttr,
 ) -> *mut ibv_mr {
     pointer(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (domain, attr) = unsafe { (Pd::get(pd)?, attr.as_ref()) };
         let attr = attr.ok_or(Errno::EINVAL)?;
         let has = |bits| attr.comp_mask & bits != 0;
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
             return Err(Errno::EINVAL);
         }
         if has(MASK_BUF) {
-            // SAFETY: NULL or one of ours.
+            // SAFETY: NULL or an object of this library.
             let buf = unsafe { attr.buf.as_ref() }.ok_or(Errno::EINVAL)?;
             buf.check(pd, attr.addr, attr.length)?;
         }
@@ -72,7 +72,7 @@ pub(crate) struct Buf {
 }
 
 impl Buf {
-    /// Whether a range lies within it, and the domain is its own.
+    /// Checks that a range is within it, and that the domain is its own.
     fn check(&self, pd: *mut ibv_pd, addr: *mut c_void, length: usize) -> Result<()> {
         let offset = (addr as usize).checked_sub(self.bytes.as_ptr() as usize);
         let end = offset.and_then(|offset| offset.checked_add(length));
@@ -86,12 +86,12 @@ impl Buf {
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and the program does not use it any more.
+        // SAFETY: allocated with this layout, and the program no longer uses it.
         unsafe { alloc::dealloc(self.bytes.as_ptr(), self.layout) }
     }
 }
 
-/// `ibv_alloc_buf(3)`: whole pages of plain memory.
+/// `ibv_alloc_buf(3)`: allocates whole pages of plain memory.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     pd: *mut ibv_pd,
@@ -99,7 +99,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     buf: *mut *mut Buf,
 ) -> *mut c_void {
     pointer(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (domain, out) = unsafe { (Pd::get(pd)?, buf.as_mut()) };
         let out = out.ok_or(Errno::EINVAL)?;
         let layout = Layout::from_size_align(size, rustix::param::page_size());
@@ -120,7 +120,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
 pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut Buf) {
     let _ = guarded(|| {
         if !buf.is_null() {
-            // SAFETY: `ibv_alloc_buf` made it of a box, and it is not used any more.
+            // SAFETY: `ibv_alloc_buf` created it from a box, and it is no longer used.
             drop(unsafe { Box::from_raw(buf) });
         }
         Ok(())
@@ -148,18 +148,18 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
         dmah: null,
         buf,
     };
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller guarantees it.
     unsafe { ibv_reg_mr_ex(pd, &raw mut attr) }
 }
 
-/// `ibv_export_buf_dmabuf_fd(3)`: none of these buffers has a descriptor.
+/// `ibv_export_buf_dmabuf_fd(3)`: fails, because none of these buffers has a descriptor.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut Buf) -> c_int {
     Errno(libc::ENODATA).set();
     -1
 }
 
-/// `ibv_query_port_speed(3)`: in units of 100 Mb/s.
+/// `ibv_query_port_speed(3)`: returns the speed in units of 100 Mb/s.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_port_speed(
     context: *mut ibv_context,
@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
     port_speed: *mut u64,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees it.
         let (context, speed) = unsafe { (Context::get(context)?, port_speed.as_mut()) };
         let port = u8::try_from(port_num).map_err(|_| Errno::EINVAL)?;
         let attr = context.opened.device.query_port(port)?;

@@ -1,4 +1,4 @@
-//! Which operations a queue pair may be asked to build (`IBV_QP_INIT_ATTR_SEND_OPS_FLAGS` of `ibv_create_qp_ex(3)`).
+//! The operations that a queue pair can be created to build (`IBV_QP_INIT_ATTR_SEND_OPS_FLAGS` of `ibv_create_qp_ex(3)`).
 
 use rdmux_transport::attr::QpType;
 
@@ -21,10 +21,10 @@ const RELIABLE: u32 = UNRELIABLE
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 
-/// Makes a new queue pair one that is posted to by building.
+/// Enables posting by building on a new queue pair.
 ///
 /// # Errors
-/// EOPNOTSUPP for operations that its transport has not.
+/// EOPNOTSUPP for operations that its transport does not support.
 pub(crate) fn offer_send_ops(qp: &mut Qp, send_ops: u64) -> Result<()> {
     let init = qp.own()?.init();
     let served = match init.qp_type {
@@ -44,17 +44,17 @@ pub(crate) fn offer_send_ops(qp: &mut Qp, send_ops: u64) -> Result<()> {
         max_inline_data: caps.max_inline_data,
     };
     let public = qp.public.get_mut();
-    // SAFETY: the domain that it was made in, which it keeps.
+    // SAFETY: the domain that it was created in, which it keeps.
     let single_threaded = unsafe { Pd::get(public.qp_base.pd)? }.ext.single_threaded();
     wr::fill(public);
     qp.ext = QpExt::new(allowed, single_threaded);
     Ok(())
 }
 
-/// `ibv_qp_to_qp_ex(3)`: NULL for a queue pair that was created without operations to build.
+/// `ibv_qp_to_qp_ex(3)`: returns NULL for a queue pair that was created without operations to build.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     match unsafe { Qp::peek(qp) } {
         Ok(object) if object.ext.is_built() => qp.cast(),
         _ => std::ptr::null_mut(),

@@ -1,7 +1,7 @@
 //! Posting by building: `ibv_wr_start`, one or more requests with their data, `ibv_wr_complete` (`ibv_wr_post(3)`).
 //!
-//! Requests are gathered here and posted together at the end, all or none. What goes wrong meanwhile is
-//! told there too, because the calls that build return nothing.
+//! Requests are collected here and posted together at the end, all or none. Errors of the calls that build are
+//! reported there too, because these return nothing.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
@@ -15,36 +15,36 @@ use crate::boundary::{Errno, Result, hot};
 use crate::verbs::objects::build::{Allowed, Batch, Data, Request};
 use crate::verbs::objects::{Ah, Object, Qp};
 
-/// A queue pair between `ibv_wr_start` and `ibv_wr_complete`.
+/// Returns the state of a queue pair between `ibv_wr_start` and `ibv_wr_complete`.
 ///
 /// # Safety
-/// The pointer is one of ours, and the calling thread is the one that called `ibv_wr_start`.
+/// The pointer is one of this library's, and the calling thread is the one that called `ibv_wr_start`.
 unsafe fn building<'a>(qp: *mut ibv_qp_ex) -> (&'a Allowed, &'a mut Batch) {
-    // SAFETY: one of ours, made with these functions, so it has the state that goes with them.
+    // SAFETY: a queue pair of this library, created with these functions, so it has the state for them.
     let qp = unsafe { &*qp.cast::<Qp>() };
     // SAFETY: one thread at a time is between the two calls, and no call keeps the reference.
     let batch = unsafe { &mut *qp.ext.batch.get() };
     (qp.ext.allowed.as_ref().unwrap_or(&NOTHING), batch)
 }
 
-/// The most pieces of inline data that a request is made of; the manual names no limit.
+/// The most pieces of inline data of a request; the manual gives no limit.
 const MAX_INLINE_PIECES: usize = 4096;
 
 const NOTHING: Allowed = Allowed { ops: 0, max_send_wr: 0, max_send_sge: 0, max_inline_data: 0 };
 
-/// Begins a request with the identifier and the flags that the program has put into the queue pair.
+/// Begins a request with the identifier and the flags that the program has stored in the queue pair.
 ///
 /// # Safety
 /// As for [`building`].
 unsafe fn begin(qp: *mut ibv_qp_ex, needs: ibv_qp_create_send_ops_flags, op: Result<SendOp>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let (allowed, batch) = unsafe { building(qp) };
     // SAFETY: both fields are the program's own, written by the thread that calls.
     let (wr_id, wr_flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     if allowed.ops & u64::from(needs) == 0 {
         return batch.fail(Errno::EOPNOTSUPP);
     }
-    // More cannot fit, so the batch need not grow beyond it.
+    // More requests cannot fit the queue, so the batch need not grow beyond it.
     if batch.requests.len() >= allowed.max_send_wr as usize {
         return batch.fail(Errno::ENOMEM);
     }
@@ -62,7 +62,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, needs: ibv_qp_create_send_ops_flags, op: Res
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: one of ours.
+    // SAFETY: an object of this library.
     if let Ok(qp) = unsafe { Qp::get(qp.cast()) } {
         qp.ext.section.enter();
     }
@@ -70,7 +70,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     hot(|| {
-        // SAFETY: one of ours.
+        // SAFETY: an object of this library.
         let object = unsafe { Qp::get(qp.cast())? };
         // SAFETY: this thread called `ibv_wr_start`.
         let (_, batch) = unsafe { building(qp) };
@@ -82,7 +82,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: one of ours, and this thread called `ibv_wr_start`.
+    // SAFETY: an object of this library, and this thread called `ibv_wr_start`.
     if let Ok(object) = unsafe { Qp::get(qp.cast()) } {
         // SAFETY: as above.
         let (_, batch) = unsafe { building(qp) };
@@ -128,13 +128,13 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     bind_info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: the window is NULL or one of ours, the information NULL or readable.
+    // SAFETY: the window is NULL or one of this library's, the information NULL or readable.
     let bind = unsafe { mw::bind_of_type_2(mw, rkey, bind_info) };
     // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { begin(qp, IBV_QP_EX_WITH_BIND_MW, bind.map(SendOp::BindMw)) }
 }
 
-/// Operations that no queue pair here is made for.
+/// Fails: no queue pair here supports this operation.
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _hdr: *mut c_void, _hdr_sz: u16, _mss: u16) {
     // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { building(qp) }.1.fail(Errno::EOPNOTSUPP);
@@ -149,7 +149,7 @@ unsafe extern "C" fn wr_atomic_write(
     unsafe { building(qp) }.1.fail(Errno::EOPNOTSUPP);
 }
 
-/// Which of the peer's shared receive queues the request is for; XRC only, elsewhere it means nothing.
+/// Sets the peer's shared receive queue of the request; for XRC only, otherwise ignored.
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
     // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { building(qp) }.1.change(|request| request.srqn = remote_srqn);
@@ -163,9 +163,9 @@ unsafe extern "C" fn wr_set_ud_addr(
 ) {
     // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
     let (_, batch) = unsafe { building(qp) };
-    // SAFETY: one of ours.
+    // SAFETY: an object of this library.
     let opened = unsafe { &(*qp.cast::<Qp>()).opened };
-    // SAFETY: NULL or one of ours.
+    // SAFETY: NULL or an object of this library.
     match unsafe { Ah::get(ah) }.and_then(|ah| ah.of_device(opened)) {
         Ok(ah) => {
             let dest = UdDest { av: ah.av, qpn: Qpn::new(remote_qpn), qkey: Qkey(remote_qkey) };
@@ -213,7 +213,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
     batch.set_inline(allowed, unsafe { list_of(buf_list, num_buf) });
 }
 
-/// A list of the program's; NULL is an empty one.
+/// Returns a list of the program as a slice; NULL is an empty one.
 ///
 /// # Safety
 /// `first` is NULL or the first of `count`.
@@ -221,11 +221,11 @@ pub(super) unsafe fn list_of<'a, T>(first: *const T, count: usize) -> &'a [T] {
     if first.is_null() || count == 0 {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { slice::from_raw_parts(first, count) }
 }
 
-/// Puts these functions into a queue pair that is created with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
+/// Stores these functions in a queue pair that is created with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
 pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);

@@ -1,4 +1,4 @@
-//! What a queue pair has that is posted to by building: the requests between `ibv_wr_start` and `ibv_wr_complete`.
+//! The state of a queue pair for posting by building: the requests between `ibv_wr_start` and `ibv_wr_complete`.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -12,24 +12,24 @@ use crate::abi::verbs::ibv_data_buf;
 use crate::boundary::{Errno, Result};
 use crate::verbs::inline;
 
-/// State of a queue pair that is posted to by building.
+/// State of a queue pair for posting by building.
 #[derive(Default)]
 pub(crate) struct QpExt {
     /// Held from `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`.
     pub(crate) section: Section,
     pub(crate) batch: UnsafeCell<Batch>,
-    /// None for a queue pair that was not made for this.
+    /// None for a queue pair that was not created for this.
     pub(crate) allowed: Option<Allowed>,
 }
 
 impl QpExt {
-    /// For a queue pair that takes what `allowed` says.
+    /// Creates the state of a queue pair that accepts the requests of `allowed`.
     pub(crate) fn new(allowed: Allowed, single_threaded: bool) -> Self {
         let batch = UnsafeCell::default();
         Self { section: Section::new(single_threaded), batch, allowed: Some(allowed) }
     }
 
-    /// Whether the queue pair was made for this.
+    /// Returns whether the queue pair was created for this.
     pub(crate) fn is_built(&self) -> bool {
         self.allowed.is_some()
     }
@@ -41,7 +41,7 @@ impl fmt::Debug for QpExt {
     }
 }
 
-/// What requests of a queue pair may be.
+/// Limits of a queue pair's requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Allowed {
     /// Bits of `ibv_qp_create_send_ops_flags`.
@@ -51,17 +51,17 @@ pub(crate) struct Allowed {
     pub(crate) max_inline_data: u32,
 }
 
-/// Requests on their way to being posted. The vectors keep their room from batch to batch.
+/// Requests to be posted together. The vectors keep their capacity from batch to batch.
 #[derive(Default)]
 pub(crate) struct Batch {
     pub(crate) requests: Vec<Request>,
     sges: Vec<Sge>,
     inline: Vec<u8>,
-    /// The first thing that went wrong.
+    /// The first error.
     error: Option<Errno>,
 }
 
-/// One of them.
+/// A request of a batch.
 pub(crate) struct Request {
     pub(crate) wr_id: u64,
     pub(crate) flags: SendFlags,
@@ -71,7 +71,7 @@ pub(crate) struct Request {
     pub(crate) srqn: u32,
 }
 
-/// Which part of the batch's memory is a request's.
+/// The part of the batch's memory that a request has.
 pub(crate) enum Data {
     Sges(Range<usize>),
     Inline(Range<usize>),
@@ -89,7 +89,7 @@ impl Batch {
         self.error.get_or_insert(errno);
     }
 
-    /// Changes the request begun last.
+    /// Changes the request that was begun last.
     pub(crate) fn change(&mut self, f: impl FnOnce(&mut Request)) {
         match self.requests.last_mut() {
             Some(request) => f(request),
@@ -107,7 +107,7 @@ impl Batch {
         self.change(|request| request.data = data);
     }
 
-    /// Copies the data now: the program may use the buffers again at once.
+    /// Copies the data now, so that the program may reuse the buffers at once.
     pub(crate) fn set_inline(&mut self, allowed: &Allowed, bufs: &[ibv_data_buf]) {
         let total = bufs.iter().try_fold(0_usize, |sum, b| sum.checked_add(b.length));
         if total.is_none_or(|total| total > allowed.max_inline_data as usize) {
@@ -123,7 +123,7 @@ impl Batch {
         self.change(|request| request.data = data);
     }
 
-    /// Posts all requests or, if one of them is not taken, none.
+    /// Posts all requests or, if one of them is refused, none.
     pub(crate) fn post(&self, qp: &verbs::Qp) -> Result<()> {
         if let Some(errno) = self.error {
             return Err(errno);

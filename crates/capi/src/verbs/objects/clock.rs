@@ -1,24 +1,24 @@
-//! The device's clock: nanoseconds of `CLOCK_MONOTONIC`, in which completions tell their time.
+//! The device's clock: nanoseconds of `CLOCK_MONOTONIC`, which completions have as their timestamps.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How fast it ticks, as `hca_core_clock` tells it.
+/// Its frequency, as `hca_core_clock` reports it.
 pub(crate) const KILOHERTZ: u64 = 1_000_000;
 
-/// What it shows.
+/// Returns its current time.
 pub(crate) fn now() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// How far the wall clock is ahead of the device's. It is found once for each context and then stays, so that times of
-/// completions keep their order and their distances, whatever is done to the system's clock meanwhile.
+/// The offset of the wall clock from the device's clock. It is measured once per context and then constant, so that timestamps of
+/// completions keep their order and distances even if the system's clock is set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WallClock {
     offset: u64,
 }
 
 impl WallClock {
-    /// By where the two clocks are now. A thread may lose the processor between the looks at them: of several attempts
+    /// Measures the offset by reading both clocks. The thread may be preempted between the reads, so of several attempts
     /// the one that took the least time counts.
     pub(crate) fn find() -> Self {
         const ATTEMPTS: usize = 8;
@@ -31,7 +31,7 @@ impl WallClock {
         Self { offset }
     }
 
-    /// A time of the device in nanoseconds since 1970.
+    /// Converts a time of the device to nanoseconds since 1970.
     pub(crate) fn at(self, time: u64) -> u64 {
         time.wrapping_add(self.offset)
     }

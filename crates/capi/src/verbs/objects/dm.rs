@@ -1,4 +1,4 @@
-//! Device memory: what a context has of it, and the parts that were allocated.
+//! Device memory: the amount that a context has, and the allocated parts.
 
 use std::alloc::{self, Layout};
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use super::users::{Use, Users};
 use crate::abi::verbs::ibv_alloc_dm_attr;
 use crate::boundary::{Errno, Result};
 
-/// Bytes of device memory that a context has.
+/// The size of a context's device memory.
 pub(crate) const MAX_DM_SIZE: u64 = 1 << 20;
 
 /// Offsets and lengths of copies are multiples of this.
@@ -24,7 +24,7 @@ const WORD: u64 = 4;
 pub(crate) struct Dms {
     generation: Generation,
     used: AtomicU64,
-    /// By handle, for those who import it.
+    /// By handle, for imports.
     by_handle: Mutex<HashMap<u32, Weak<DmCore>>>,
 }
 
@@ -36,13 +36,13 @@ impl Default for Dms {
 }
 
 impl Dms {
-    /// What has this handle.
+    /// Returns the memory with this handle.
     pub(crate) fn find(&self, handle: u32) -> Option<Arc<DmCore>> {
         self.by_handle.lock().get(&handle).and_then(Weak::upgrade)
     }
 }
 
-/// What device memory and its imports share.
+/// The state that device memory and its imports share.
 #[derive(Debug)]
 pub(crate) struct DmCore {
     bytes: NonNull<u8>,
@@ -52,20 +52,20 @@ pub(crate) struct DmCore {
     users: Users,
     dms: Arc<Dms>,
     handle: u32,
-    /// Whether the memory is never given back, since a process that was stopped in a copy may still write to it.
+    /// Whether the memory is never freed, because a process that was stopped during a copy may still write to it.
     kept: AtomicBool,
 }
 
-// SAFETY: the memory is reached by raw copies only, as memory that a device shares is.
+// SAFETY: the memory is accessed by raw copies only, like memory that a device shares.
 unsafe impl Send for DmCore {}
 // SAFETY: as above.
 unsafe impl Sync for DmCore {}
 
 impl DmCore {
-    /// Takes memory, all zero, and a handle for it.
+    /// Allocates memory, all zero, and a handle for it.
     ///
     /// # Errors
-    /// EINVAL for sizes that make no sense, ENOMEM when the context has no more.
+    /// EINVAL for invalid sizes, ENOMEM when the context has no more.
     pub(crate) fn alloc(
         dms: &Arc<Dms>,
         next_handle: impl FnOnce() -> u32,
@@ -91,24 +91,24 @@ impl DmCore {
         let (users, handle) = (Users::default(), next_handle());
         let (dms_of, kept) = (dms.clone(), AtomicBool::new(false));
         let core = Arc::new(Self { bytes, layout, length, users, dms: dms_of, handle, kept });
-        // What a child of a fork allocates nobody imports, and the table may be locked there for ever.
+        // Allocations in a child of a fork are never imported, and the table may be locked there for ever.
         if dms.generation.is_current() {
             dms.by_handle.lock().insert(handle, Arc::downgrade(&core));
         }
         Ok(core)
     }
 
-    /// By which it is imported.
+    /// Returns the handle for imports.
     pub(crate) fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// Memory regions of it.
+    /// Returns the count of memory regions of it.
     pub(crate) fn users(&self) -> &Users {
         &self.users
     }
 
-    /// Where `length` bytes at `offset` lie.
+    /// Returns the address of `length` bytes at `offset`.
     pub(crate) fn range(&self, offset: u64, length: usize) -> Result<*mut u8> {
         let end = offset.checked_add(length as u64).filter(|end| *end <= self.length);
         if end.is_none() {
@@ -119,7 +119,7 @@ impl DmCore {
         Ok(unsafe { self.bytes.as_ptr().add(offset) })
     }
 
-    /// As [`range`](Self::range), for a copy: whole words only.
+    /// Returns the address as [`range`](Self::range) does, for a copy of whole words only.
     pub(crate) fn words(&self, offset: u64, length: usize) -> Result<*mut u8> {
         if !offset.is_multiple_of(WORD) || !(length as u64).is_multiple_of(WORD) {
             return Err(Errno::EINVAL);
@@ -131,7 +131,7 @@ impl DmCore {
 impl Drop for DmCore {
     fn drop(&mut self) {
         if !*self.kept.get_mut() {
-            // SAFETY: allocated with this layout, no region of it is left, since each has a reference, and each has ended.
+            // SAFETY: allocated with this layout; no region of it is left, because each has a reference, and each has ended.
             unsafe { alloc::dealloc(self.bytes.as_ptr(), self.layout) }
         }
         self.dms.used.fetch_sub(self.length, Ordering::AcqRel);
@@ -141,27 +141,27 @@ impl Drop for DmCore {
     }
 }
 
-/// What a memory region is made of beyond memory of the program.
+/// The memory of a region that is not the program's.
 #[derive(Debug, Default)]
 pub(crate) struct MrExt {
-    /// The device memory, which stays as long as its last region: an import can go before.
+    /// The device memory, which lives as long as its last region: an import can end earlier.
     dm: Option<(Use, Arc<DmCore>)>,
 }
 
 impl MrExt {
-    /// Of a region of device memory, which is used by it.
+    /// Returns that of a region of device memory, which it counts as a user.
     pub(crate) fn of(dm: &Arc<DmCore>) -> Self {
         Self { dm: Some((dm.users.add(), dm.clone())) }
     }
 
-    /// The region has ended, but not every copy from or to it: device memory is not given back then.
+    /// Keeps device memory for ever, because the region has ended, but not every copy from or to it.
     pub(crate) fn keep(&self) {
         if let Some((_, dm)) = &self.dm {
             dm.kept.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether the region is of device memory.
+    /// Returns whether the region is of device memory.
     pub(crate) fn is_of_dm(&self) -> bool {
         self.dm.is_some()
     }

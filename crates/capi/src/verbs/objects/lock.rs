@@ -5,14 +5,14 @@ use std::fmt;
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 
-/// Keeps other threads out between two calls, unless the program promised that there are none.
+/// Excludes other threads between two calls, unless the program promised that there are none.
 pub(crate) struct Section {
     raw: RawMutex,
     single_threaded: bool,
 }
 
 impl Section {
-    /// With `single_threaded` (a thread domain, or the flag of a completion queue) nothing is locked.
+    /// Creates a section. With `single_threaded` (a thread domain, or the flag of a completion queue) nothing is locked.
     pub(crate) const fn new(single_threaded: bool) -> Self {
         Self { raw: RawMutex::INIT, single_threaded }
     }
@@ -24,12 +24,12 @@ impl Section {
         }
     }
 
-    /// Leaves. Leaving without having entered does nothing, unless another thread is inside, which would be an error
+    /// Leaves the section. Without a matching enter this does nothing, unless another thread is inside, which would be an error
     /// of the program.
     pub(crate) fn leave(&self) {
         if !self.single_threaded && self.raw.is_locked() {
             // SAFETY: it is locked, and by this thread if the program calls in the order that the manual
-            // wants; the lock may be released by any thread.
+            // requires; any thread may unlock it.
             unsafe { self.raw.unlock() }
         }
     }

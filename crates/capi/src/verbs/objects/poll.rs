@@ -1,4 +1,4 @@
-//! What a completion queue has that is polled one completion after the other.
+//! The state of a completion queue for polling one completion at a time.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -8,12 +8,12 @@ use rdmux_transport::wr::Completion;
 use super::clock::WallClock;
 use super::lock::Section;
 
-/// State of a completion queue that is polled by the extended interface.
+/// State of a completion queue for the extended interface.
 pub(crate) struct CqExt {
     /// Held from `ibv_start_poll` to `ibv_end_poll`.
     pub(crate) section: Section,
     pub(crate) current: UnsafeCell<Completion>,
-    /// That of the context.
+    /// The context's wall clock.
     pub(crate) wall_clock: WallClock,
 }
 

@@ -1,15 +1,15 @@
-//! Counts of what needs an object.
+//! Counts of an object's users.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::boundary::{Errno, Result};
 
-/// Counts the objects that need another one, which cannot be destroyed meanwhile.
+/// Counts the objects that use another one, which cannot be destroyed meanwhile.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Users(Arc<AtomicUsize>);
 
-/// One of them, until it is dropped.
+/// A user, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Use(Users);
 
@@ -21,7 +21,7 @@ impl Users {
     pub(crate) fn count(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }
-    /// EBUSY while there is any.
+    /// Fails with EBUSY while there is any.
     pub(crate) fn check_none(&self) -> Result<()> {
         if self.count() == 0 { Ok(()) } else { Err(Errno(libc::EBUSY)) }
     }

@@ -1,9 +1,9 @@
-//! XRC: one connection that reaches the shared receive queues of many processes, and the receive queue pair at its end,
-//! which belongs to none of them. Three interfaces to the same objects.
+//! XRC: a connection that reaches the shared receive queues of several processes, and the receive queue pair at its end,
+//! which belongs to none of them. There are three interfaces to the same objects.
 //!
-//! Here are domains (`ibv_open_xrcd(3)`), which all three begin with. `target` holds receive queue pairs by handle, as
-//! programs do today (`ibv_open_qp(3)`); `number` by number and registration, as the proposal of 2007 and OFED 1.3 have
-//! it (<rdmux/xrc.h>). Shared receive queues are in `srq`, sending in `qp` and `post`.
+//! This module has domains (`ibv_open_xrcd(3)`), which all three use. `target` holds receive queue pairs by handle, as
+//! programs do today (`ibv_open_qp(3)`). `number` uses numbers and registrations, as the proposal of 2007 and OFED 1.3
+//! do (<rdmux/xrc.h>). Shared receive queues are in `srq`, sending in `qp` and `post`.
 
 mod number;
 pub(crate) mod target;
@@ -18,11 +18,11 @@ use super::objects::{Context, Object, Xrcd};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 
-/// Opens a domain: that of a file, or for -1 one of the context's own.
+/// Opens a domain: that of a file, or for -1 one private to the context.
 ///
 /// # Errors
-/// EBADF for a descriptor that is not open, EAGAIN for a domain that is not there and is not to be made, EINVAL for one
-/// that is there and should not be; EOPNOTSUPP for a device without XRC.
+/// EBADF for a descriptor that is not open, EAGAIN for a domain that does not exist and must not be created, EINVAL for one
+/// that exists and must be new; EOPNOTSUPP for a device without XRC.
 fn open(context: &Context, fd: c_int, oflags: c_int) -> Result<*mut Xrcd> {
     context.opened.check_infiniband()?;
     let file = match fd {
@@ -41,23 +41,23 @@ fn open(context: &Context, fd: c_int, oflags: c_int) -> Result<*mut Xrcd> {
 }
 
 fn borrow<'a>(fd: c_int) -> Result<BorrowedFd<'a>> {
-    // SAFETY: any number may be asked about.
+    // SAFETY: any number may be queried.
     if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         return Err(Errno(libc::EBADF));
     }
-    // SAFETY: it is open, and the program leaves it so until the call returns.
+    // SAFETY: it is open, and the program keeps it open until the call returns.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Closes a domain.
 ///
 /// # Errors
-/// EBUSY while a shared receive queue, a handle or a registration that was made with it is there.
+/// EBUSY while a shared receive queue, a handle or a registration that was made with it exists.
 ///
 /// # Safety
-/// The pointer is NULL or a domain's, which is not used any more.
+/// The pointer is NULL or a domain's, which is no longer used.
 unsafe fn close(ptr: *mut ibv_xrcd) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let xrcd = unsafe { Xrcd::peek(ptr)? };
     if !xrcd.opened.is_ours() {
         return Ok(());
@@ -65,7 +65,7 @@ unsafe fn close(ptr: *mut ibv_xrcd) -> Result<()> {
     if xrcd.xrcd.users() != 0 {
         return Err(Errno(libc::EBUSY));
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it.
     drop(unsafe { Xrcd::take(ptr) });
     Ok(())
 }
@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 ) -> *mut ibv_xrcd {
     const NEEDED: ibv_xrcd_init_attr_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (context, init) =
             unsafe { (Context::get(context)?, init.as_ref().ok_or(Errno::EINVAL)?) };
         if init.comp_mask != NEEDED {
@@ -89,6 +89,6 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 
 /// `ibv_close_xrcd(3)`.
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     code(|| unsafe { close(xrcd) })
 }

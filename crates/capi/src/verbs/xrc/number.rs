@@ -1,7 +1,7 @@
-//! XRC receive queue pairs by number, without handles: a process *registers* for one, once and without a count, and the
-//! last process that is registered takes it with it. <rdmux/xrc.h> declares these functions.
+//! XRC receive queue pairs by number, without handles. A process *registers* for one, without a count, and the queue pair is
+//! destroyed with its last registration. <rdmux/xrc.h> declares these functions.
 //!
-//! There are two generations of them: the proposal of 2007 (`ibv_xrc_rcv_qp_*`, negative errors), and what OFED 1.3 made
+//! There are two generations of them: the proposal of 2007 (`ibv_xrc_rcv_qp_*`, negative errors), and OFED 1.3's form
 //! of it (`ibv_*_xrc_rcv_qp`, positive errors).
 
 use std::ffi::c_int;
@@ -15,7 +15,7 @@ use crate::boundary::{Errno, Result, code, pointer};
 use crate::verbs::objects::{Context, Cq, Object, Pd, Xrcd};
 use crate::verbs::{attr, srq};
 
-/// The queue pair with this number.
+/// Returns the queue pair with this number.
 ///
 /// # Errors
 /// EINVAL for more than 24 bits: there is none.
@@ -23,24 +23,24 @@ pub(super) fn qpn(number: u32) -> Result<Qpn> {
     if number >> 24 == 0 { Ok(Qpn::new(number)) } else { Err(Errno::EINVAL) }
 }
 
-/// The domain behind a pointer.
+/// Returns the domain behind a pointer.
 ///
 /// # Errors
 /// EINVAL for NULL, ENODEV for one inherited over a fork.
 ///
 /// # Safety
-/// NULL or a domain's.
+/// The pointer is NULL or a domain's.
 unsafe fn domain<'a>(domain: *mut ibv_xrc_domain) -> Result<&'a Xrcd> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { Xrcd::get(domain.cast()) }
 }
 
-/// As [`code`], with the error number negative.
+/// Calls `f` as [`code`] does, with the error number negative.
 fn negative(f: impl FnOnce() -> Result<()>) -> c_int {
     -code(f)
 }
 
-/// What `ibv_xrc_rcv_qp_alloc` must be told; `IBV_QP_MAX_DEST_RD_ATOMIC` is needed for READs and atomics only.
+/// The required attributes of `ibv_xrc_rcv_qp_alloc`; READs and atomics also need `IBV_QP_MAX_DEST_RD_ATOMIC`.
 const NEEDED: AttrMask = AttrMask::PKEY_INDEX
     .union(AttrMask::PORT)
     .union(AttrMask::ACCESS_FLAGS)
@@ -50,8 +50,8 @@ const NEEDED: AttrMask = AttrMask::PKEY_INDEX
     .union(AttrMask::RQ_PSN)
     .union(AttrMask::MIN_RNR_TIMER);
 
-/// Creates a receive queue pair, takes it to RTR and registers the process for it. The protection domain only says which
-/// device. What a sender would need besides is taken and means nothing.
+/// Creates a receive queue pair, takes it to RTR and registers the process for it. The protection domain only selects the
+/// device. Attributes of a sender are accepted and ignored.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_xrc_rcv_qp_alloc(
     pd: *mut ibv_pd,
@@ -61,7 +61,7 @@ pub(crate) unsafe extern "C" fn ibv_xrc_rcv_qp_alloc(
     xrc_rcv_qpn: *mut u32,
 ) -> c_int {
     negative(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (pd, domain, attr, number) =
             unsafe { (Pd::get(pd)?, domain(xrc_domain)?, attr.as_ref(), xrc_rcv_qpn.as_mut()) };
         let (attr, number) = (attr.ok_or(Errno::EINVAL)?, number.ok_or(Errno::EINVAL)?);
@@ -83,17 +83,17 @@ pub(crate) unsafe extern "C" fn ibv_xrc_rcv_qp_register(
     xrc_domain: *mut ibv_xrc_domain,
     xrc_qp_num: u32,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     negative(|| Ok(unsafe { domain(xrc_domain)? }.xrcd.register(qpn(xrc_qp_num)?)?))
 }
 
-/// Takes the process's registration back. The last one destroys the queue pair.
+/// Unregisters the process. Without any registration left the queue pair is destroyed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_xrc_rcv_qp_unregister(
     xrc_domain: *mut ibv_xrc_domain,
     xrc_qp_num: u32,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     negative(|| Ok(unsafe { domain(xrc_domain)? }.xrcd.unregister(qpn(xrc_qp_num)?)?))
 }
 
@@ -104,18 +104,18 @@ pub(crate) unsafe extern "C" fn ibv_open_xrc_domain(
     fd: c_int,
     oflag: c_int,
 ) -> *mut ibv_xrc_domain {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     pointer(|| Ok(super::open(unsafe { Context::get(context)? }, fd, oflag)?.cast()))
 }
 
 /// Closes a domain, as `ibv_close_xrcd(3)` does.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_xrc_domain(xrc_domain: *mut ibv_xrc_domain) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     code(|| unsafe { super::close(xrc_domain.cast()) })
 }
 
-/// Makes a shared receive queue of a domain, as `ibv_create_srq_ex(3)` does.
+/// Creates a shared receive queue of a domain, as `ibv_create_srq_ex(3)` does.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_xrc_srq(
     pd: *mut ibv_pd,
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn ibv_create_xrc_srq(
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (pd, domain, cq, init) = unsafe {
             let init = init.as_mut().ok_or(Errno::EINVAL)?;
             (Pd::get(pd)?, domain(xrc_domain)?, Cq::get(xrc_cq)?, init)
@@ -142,14 +142,14 @@ pub(crate) struct XrcInitAttr {
 
 const _: () = assert!(std::mem::offset_of!(XrcInitAttr, xrc_domain) == 64);
 
-/// Creates a receive queue pair in RESET and registers the process for it. Of the attributes only the domain counts.
+/// Creates a receive queue pair in RESET and registers the process for it. Only the domain of the attributes is used.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_xrc_rcv_qp(
     init: *mut XrcInitAttr,
     xrc_rcv_qpn: *mut u32,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (domain, number) = unsafe {
             let init = init.as_ref().ok_or(Errno::EINVAL)?;
             (domain(init.xrc_domain)?, xrc_rcv_qpn.as_mut().ok_or(Errno::EINVAL)?)
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_xrc_rcv_qp(
     attr_mask: c_int,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (domain, attr) = unsafe { (domain(xrc_domain)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
         let mask = attr_mask.cast_unsigned();
         let device = &domain.opened.device;
@@ -177,7 +177,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_xrc_rcv_qp(
     })
 }
 
-/// All attributes of a receive queue pair, whatever the mask.
+/// Returns all attributes of a receive queue pair, whatever the mask.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     xrc_domain: *mut ibv_xrc_domain,
@@ -187,7 +187,7 @@ pub(crate) unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     init: *mut XrcInitAttr,
 ) -> c_int {
     code(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let domain = unsafe { domain(xrc_domain)? };
         if attr.is_null() || init.is_null() {
             return Err(Errno::EINVAL);
@@ -212,22 +212,22 @@ pub(crate) unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     })
 }
 
-/// As [`ibv_xrc_rcv_qp_register`], with positive errors.
+/// Registers as [`ibv_xrc_rcv_qp_register`] does, with positive errors.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_xrc_rcv_qp(
     xrc_domain: *mut ibv_xrc_domain,
     xrc_qp_num: u32,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     -unsafe { ibv_xrc_rcv_qp_register(xrc_domain, xrc_qp_num) }
 }
 
-/// As [`ibv_xrc_rcv_qp_unregister`], with positive errors.
+/// Unregisters as [`ibv_xrc_rcv_qp_unregister`] does, with positive errors.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unreg_xrc_rcv_qp(
     xrc_domain: *mut ibv_xrc_domain,
     xrc_qp_num: u32,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     -unsafe { ibv_xrc_rcv_qp_unregister(xrc_domain, xrc_qp_num) }
 }
