@@ -1,9 +1,9 @@
-//! What a host does on an InfiniBand port so that IP addresses and groups mean something there, without I/O.
+//! IP over InfiniBand for a port: resolution of IP addresses and membership in groups, without I/O.
 //!
-//! - [`neighbours`]: which port has an IP address, by ARP and neighbour discovery (RFC 4391)
-//! - [`membership`]: the groups that the port is a member of at subnet administration, and for whom
+//! - [`neighbours`]: the link addresses of IP addresses, by ARP and neighbour discovery (RFC 4391)
+//! - [`membership`]: the groups that the port has joined at subnet administration, and their members on the host
 //!
-//! Time and input are arguments. What comes out goes to a trait that the driver implements ([`neighbours::Link`],
+//! Time and input are arguments. Output goes to a trait that the driver implements ([`neighbours::Link`],
 //! [`membership::Administration`]).
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,19 +1,19 @@
-//! The groups that a port is a member of at subnet administration, and for whom.
+//! The groups that a port has joined at subnet administration, and their members on the host.
 //!
-//! A port is a member of a group once, whoever on the host wants it: the join states of all are added up. What is wanted that
-//! the port has already is answered from its record; the port leaves with the last who wanted a state. Questions about one group
-//! follow one another, as with Linux (drivers/infiniband/core/multicast.c).
+//! A port joins a group once, for all members on the host, with the union of their join states. If the port already has the
+//! requested states, the request is answered from the group's record. The port leaves with the last member of a state. Requests
+//! about one group are sent one at a time, as in Linux (drivers/infiniband/core/multicast.c).
 //!
 //! ```text
 //!   join ---> Administration::join ---> answered ---> Administration::joined, with the group's record
 //!                                          |
 //!   leave of the last one ------> Administration::leave
 //!
-//!   lost: subnet administration has forgotten the groups; everybody is told, and joins again if it wants to
+//!   lost: subnet administration has forgotten the groups; all members are told, and may join again
 //! ```
 //!
-//! A question that is open when the groups are lost may reach administration, or be repeated, after it has forgotten them. Its
-//! answer is awaited before anything else is asked about the group, and a membership that it may have brought is ended.
+//! A request that is outstanding when the groups are lost may reach administration, or be retransmitted, after it has forgotten
+//! them. No other request about the group is sent before its answer, and a membership that it may have created is ended.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -22,33 +22,33 @@ use core::fmt::Debug;
 use rdmux_wire::Gid;
 use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask, Selector};
 
-/// What the driver does for the machine.
+/// The operations that the driver does for the machine.
 pub trait Administration<M> {
-    /// Asks to join (SubnAdmSet) with a record and the components of it that count.
+    /// Sends a request to join (SubnAdmSet) with a record and the components of it that count.
     fn join(&mut self, question: u64, record: &McMemberRecord, mask: McMemberRecordMask);
 
-    /// Asks to leave (SubnAdmDelete).
+    /// Sends a request to leave (SubnAdmDelete).
     fn leave(&mut self, question: u64, record: &McMemberRecord, mask: McMemberRecordMask);
 
-    /// Somebody's group is joined, and this is its record; or it is not, or no longer, with a positive errno.
+    /// Reports to a member that its group is joined, with the record; or that it is not, or no longer, with a positive errno.
     fn joined(&mut self, member: M, result: Result<McMemberRecord, i32>);
 }
 
-/// A wish to be a member of a group.
+/// A request to be a member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Join {
-    /// The record, which administration gets as it is. Of its join state at least one bit is set. A GID of zero, or one that does
-    /// not count, asks for a group with a GID that administration chooses.
+    /// The record, which administration gets unchanged. At least one bit of its join state is set. A GID of zero, or one that does
+    /// not count, asks for a group with a GID that administration assigns.
     pub record: McMemberRecord,
-    /// Which components of it count.
+    /// The mask of its components that count.
     pub mask: McMemberRecordMask,
 }
 
-/// Errno of who wanted a group that has other parameters (EINVAL), and of who lost it (ENETRESET).
+/// Errno for a member that wanted a group which has other parameters (EINVAL), and for one that lost its group (ENETRESET).
 const EINVAL: i32 = 22;
 const ENETRESET: i32 = 102;
 
-/// The memberships of a port. `M` names who wants to be a member: each name is in use once.
+/// The memberships of a port. `M` names a member: each name is in use once.
 #[derive(Debug)]
 pub struct Memberships<M> {
     groups: BTreeMap<Key, Group<M>>,
@@ -57,7 +57,7 @@ pub struct Memberships<M> {
     last: u64,
 }
 
-/// A group by its GID, or by a number as long as it has none.
+/// A group by its GID, or by a number while it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Group(Gid),
@@ -66,21 +66,21 @@ enum Key {
 
 #[derive(Debug)]
 struct Group<M> {
-    /// As subnet administration has it, once it is joined.
+    /// The record from subnet administration, once the group is joined.
     record: Option<McMemberRecord>,
-    /// What the port is at subnet administration.
+    /// The port's join state at subnet administration.
     states: JoinState,
     members: BTreeMap<M, JoinState>,
     waiting: VecDeque<(M, Join)>,
     open: Option<Open<M>>,
 }
 
-/// A question that is not answered.
+/// An outstanding request.
 #[derive(Clone, Copy, Debug)]
 enum Open<M> {
-    /// Who wanted it; nobody if it is wanted no more.
+    /// To join, for this member; none if it does not want the group any more.
     Join(Option<M>, JoinState),
-    /// To join, from before the groups were lost: the port may be a member then, or not.
+    /// To join, sent before the groups were lost: the port may be a member then, or not.
     Lost(JoinState),
     Leave(JoinState),
 }
@@ -112,12 +112,12 @@ impl<M> Group<M> {
 }
 
 impl<M: Copy + Ord + Debug> Memberships<M> {
-    /// No groups.
+    /// Creates an instance without groups.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Wants `member` to be a member. [`Administration::joined`] follows, at once or later, unless it leaves before.
+    /// Adds a member. [`Administration::joined`] follows, at once or later, unless it leaves before.
     pub fn join(&mut self, member: M, join: Join, sa: &mut impl Administration<M>) {
         self.leave(member, sa);
         let is_new = join.record.mgid.is_zero() || !join.mask.contains(McMemberRecordMask::MGID);
@@ -133,7 +133,7 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
         self.go_on(key, sa);
     }
 
-    /// `member` wants its group no more.
+    /// Removes a member from its group.
     pub fn leave(&mut self, member: M, sa: &mut impl Administration<M>) {
         let Some(key) = self.members.remove(&member) else { return };
         let Some(group) = self.groups.get_mut(&key) else { return };
@@ -147,7 +147,7 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
         self.go_on(key, sa);
     }
 
-    /// Subnet administration has answered a question: with the group's record, or a positive errno.
+    /// Handles subnet administration's answer to a request: the group's record, or a positive errno.
     pub fn handle_answer(
         &mut self,
         question: u64,
@@ -167,7 +167,7 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
                         }
                         key = self.named(key, record.mgid);
                     }
-                    // A member of no group.
+                    // The request is for no member any more.
                     Err(_) => {
                         if let Some(member) = who {
                             self.members.remove(&member);
@@ -186,7 +186,7 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
                     return self.leave_rest(key, sa);
                 }
             }
-            // What cannot be left is forgotten: it was repeated often enough.
+            // A group that cannot be left is forgotten: the request was retransmitted often enough.
             Some(Open::Leave(states)) => {
                 group.states -= states;
                 if group.states.is_empty() {
@@ -198,7 +198,7 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
         self.go_on(key, sa);
     }
 
-    /// A new group has got its GID: that of a group that the port has already if administration gives it twice.
+    /// Gives a new group its GID, and merges it with the port's existing group if administration assigned that GID twice.
     fn named(&mut self, key: Key, mgid: Gid) -> Key {
         let name = Key::Group(mgid);
         if key == name || mgid.is_zero() {
@@ -217,8 +217,8 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
         name
     }
 
-    /// Subnet administration has forgotten the port's groups: all members are told, and those whose question is open. Who waits
-    /// behind them goes on waiting.
+    /// Handles the loss of the port's groups at subnet administration: tells all members, and those whose request is outstanding. Members
+    /// that wait for that request keep waiting.
     pub fn lose_all(&mut self, sa: &mut impl Administration<M>) {
         let keys: Vec<Key> = self.groups.keys().copied().collect();
         for key in keys {
@@ -238,12 +238,12 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
         }
     }
 
-    /// The record of a group that the port is a member of.
+    /// Returns the record of a group that the port is a member of.
     pub fn record(&self, mgid: Gid) -> Option<&McMemberRecord> {
         self.groups.get(&Key::Group(mgid))?.record.as_ref()
     }
 
-    /// The groups, what the port is in each, and how many want it.
+    /// Returns the groups, the port's join state in each, and how many members each has.
     pub fn groups(&self) -> impl Iterator<Item = (&McMemberRecord, JoinState, usize)> {
         let row = |group: &'_ Group<M>| (group.states, group.members.len());
         self.groups.values().filter_map(move |group| {
@@ -252,17 +252,17 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
         })
     }
 
-    /// How many groups there are, those that are being joined or left included.
+    /// Returns how many groups there are, including those being joined or left.
     pub fn len(&self) -> usize {
         self.groups.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// Does the next thing for a group.
+    /// Sends the next request for a group.
     fn go_on(&mut self, key: Key, sa: &mut impl Administration<M>) {
         let Some(group) = self.groups.get_mut(&key) else { return };
         if group.open.is_some() {
@@ -291,7 +291,7 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
         self.leave_rest(key, sa);
     }
 
-    /// Leaves what the port is and nobody wants, or forgets the group.
+    /// Leaves the states of a group that no member wants, or forgets the group.
     fn leave_rest(&mut self, key: Key, sa: &mut impl Administration<M>) {
         let Some(group) = self.groups.get_mut(&key).filter(|group| group.open.is_none()) else {
             return;
@@ -314,7 +314,7 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
     }
 }
 
-/// Whether a group is what somebody wants, by the components that count.
+/// Returns whether a group meets a request, by the components that count.
 fn fits(group: &McMemberRecord, join: &Join) -> bool {
     use McMemberRecordMask as Mask;
     let (wanted, counts) = (&join.record, |component| join.mask.contains(component));
@@ -354,7 +354,7 @@ fn fits(group: &McMemberRecord, join: &Join) -> bool {
         )
 }
 
-/// Whether a value is one that was asked for.
+/// Returns whether a value meets a requested one.
 fn admits(how: Selector, is: u32, asked: u32) -> bool {
     match how {
         Selector::GREATER_THAN => is > asked,

@@ -1,18 +1,18 @@
-//! Which port has an IP address: ARP for IPv4, neighbour discovery for IPv6, in datagrams to the broadcast group (RFC 4391 9).
+//! Address resolution: ARP for IPv4, neighbour discovery for IPv6, in datagrams to the broadcast group (RFC 4391 9).
 //!
 //! ```text
-//!   resolve --> Asking -- question to all, again after 200, 400, 800 ms -- 3 s --> resolved: nobody
+//!   resolve --> Asking -- request to all, again after 200, 400, 800 ms -- 3 s --> resolved: not found
 //!                 |
-//!                 |  answer                        a question to us tells who asks
+//!                 |  answer                        a request to this host names its sender
 //!                 v                                           |
 //!               Known  <--------------------------------------+
-//!                 |  resolve in the second half of its life: question to all, answered from what is known meanwhile
+//!                 |  resolve in the second half of its life: request to all, meanwhile answered from the entry
 //!                 v
 //!               forgotten after 60 s
 //! ```
 //!
-//! Only answers to questions of our own count, and questions that are for us: what strangers say of each other is not believed.
-//! IPv6 solicitations go to the broadcast group, too, since every host hears that one, where IP over InfiniBand has a group
+//! Only answers to this host's requests count, and requests for its addresses: the claims of strangers about each other are ignored.
+//! IPv6 solicitations go to the broadcast group, too, which every host receives, although IP over InfiniBand has a group
 //! for each address (RFC 4391 5 allows it where there is none).
 
 use alloc::collections::BTreeMap;
@@ -27,33 +27,33 @@ use rdmux_wire::ipoib::nd::{ALL_NODES, Kind, Neighbour, solicited_node};
 use rdmux_wire::ipoib::{LinkAddress, Resolution};
 use rdmux_wire::{Gid, Qpn, WireError};
 
-/// How long an address is known without being confirmed.
+/// How long an entry is valid without confirmation.
 pub const LIFE: Duration = Duration::from_secs(60);
-/// Pauses after questions: the last one is how long the last question waits.
+/// Pauses after requests. The last one is how long the last request waits.
 const PAUSES: [Duration; 4] = [
     Duration::from_millis(200),
     Duration::from_millis(400),
     Duration::from_millis(800),
     Duration::from_millis(1600),
 ];
-/// The most addresses that are known and not asked for. Beyond it the oldest is forgotten.
+/// The most known addresses that are not being resolved. Beyond it the oldest is evicted.
 pub const MAX_KNOWN: usize = 4096;
-/// The most addresses that are asked for at a time. Beyond it nobody is found.
+/// The most addresses that are being resolved. Beyond it resolution fails.
 pub const MAX_ASKED: usize = 65536;
 
-/// What the driver does for the machine.
+/// The operations that the driver does for the machine.
 pub trait Link {
     /// Sends a datagram from the interface's queue pair.
     fn send(&mut self, to: To<'_>, datagram: &Resolution);
 
-    /// An address that was asked for is known now, or nobody has it.
+    /// Reports the result for an address that was being resolved: its link address, or none.
     fn resolved(&mut self, ip: IpAddr, found: Option<LinkAddress>);
 
-    /// Our link address, if `ip` is one of ours that the sender may know of.
+    /// Returns this host's link address, if `ip` is one of its own that the sender may know of.
     fn own(&self, ip: IpAddr, asking: &Source) -> Option<LinkAddress>;
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To<'a> {
     /// To the broadcast group.
@@ -62,7 +62,7 @@ pub enum To<'a> {
     Sender(&'a Source),
 }
 
-/// Where a datagram came from: the way back.
+/// The source of a datagram: the path back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The address vector.
@@ -73,28 +73,28 @@ pub struct Source {
     pub is_near: bool,
 }
 
-/// What was counted.
+/// Counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Questions sent.
+    /// Requests sent.
     pub asked: u64,
-    /// Questions of others that were answered.
+    /// Requests of others that were answered.
     pub answered: u64,
-    /// Addresses that nobody had.
+    /// Addresses that were not found.
     pub failed: u64,
-    /// Datagrams that are none of this protocol, or say something that cannot be.
+    /// Datagrams that are not of this protocol, or have an invalid field.
     pub malformed: u64,
-    /// Answers that nobody had asked for.
+    /// Answers to no request of this host.
     pub unsolicited: u64,
-    /// Addresses that another port has than before.
+    /// Addresses that moved to another port.
     pub moved: u64,
 }
 
-/// What is known of other hosts' addresses.
+/// The cache of other hosts' addresses.
 #[derive(Debug, Default)]
 pub struct Neighbours {
     entries: BTreeMap<IpAddr, Entry>,
-    /// How many of these are asked for.
+    /// How many of these are being resolved.
     asked: usize,
     timers: Timers<IpAddr>,
     counters: Counters,
@@ -103,9 +103,9 @@ pub struct Neighbours {
 #[derive(Debug)]
 struct Entry {
     found: Option<Found>,
-    /// While it is asked for: our own address, and how often it was asked for.
+    /// While it is being resolved: the source address of the requests, and how many were sent.
     asking: Option<(IpAddr, LinkAddress, usize)>,
-    /// When to ask again, or to forget it.
+    /// The deadline of the next request, or of the entry.
     deadline: Deadline,
 }
 
@@ -116,13 +116,13 @@ struct Found {
 }
 
 impl Neighbours {
-    /// Nothing is known.
+    /// Creates an empty cache.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The link address of `ip`, if it is known. Otherwise [`Link::resolved`] follows, unless the address is forgotten before
-    /// ([`forget`](Self::forget)). Questions come from the address `from`, whose link address is `own`.
+    /// Returns the link address of `ip`, if it is known. Otherwise [`Link::resolved`] follows, unless the address is forgotten before
+    /// ([`forget`](Self::forget)). Requests have the source address `from`, whose link address is `own`.
     pub fn resolve(
         &mut self,
         now: Time,
@@ -155,10 +155,10 @@ impl Neighbours {
         found.map(|found| found.link)
     }
 
-    /// A datagram came to the interface's queue pair, or to the broadcast group.
+    /// Handles a datagram to the interface's queue pair, or to the broadcast group.
     ///
     /// # Errors
-    /// What is wrong with it; it is counted.
+    /// The fault of the datagram, which is counted.
     pub fn handle(
         &mut self,
         now: Time,
@@ -221,7 +221,7 @@ impl Neighbours {
                 self.learn(now, source, message.src.into(), asking, link);
             }
             (Kind::Solicitation, None) if message.src.is_unspecified() => {
-                // All machines hear the answer, so an address that only this one's hosts may know of has none.
+                // All machines receive the answer, so it must not reveal an address that only this machine's hosts may know of.
                 let all = Source { is_near: false, ..*source };
                 let Some(own) = link.own(target, &all) else { return };
                 let answer = Neighbour {
@@ -238,7 +238,7 @@ impl Neighbours {
         }
     }
 
-    /// Somebody says where an address is that we may have asked for.
+    /// Handles an answer, if this host has asked for the address.
     fn answered(&mut self, now: Time, ip: IpAddr, found: LinkAddress, link: &mut impl Link) {
         match self.entries.get(&ip) {
             Some(entry) if entry.asking.is_some() => self.know(now, ip, found, link),
@@ -246,7 +246,7 @@ impl Neighbours {
         }
     }
 
-    /// Who asks for an address of ours will soon be asked for: where it is, it has just said.
+    /// Learns the link address of a host that asks for one of this host's addresses: it will soon be needed.
     fn learn(
         &mut self,
         now: Time,
@@ -283,7 +283,7 @@ impl Neighbours {
         self.make_room();
     }
 
-    /// Sends the next question, or gives up.
+    /// Sends the next request, or gives up.
     fn ask(&mut self, now: Time, ip: IpAddr, link: &mut impl Link) {
         let Some(entry) = self.entries.get_mut(&ip) else { return };
         let Some((from, own, asked)) = &mut entry.asking else { return };
@@ -297,7 +297,7 @@ impl Neighbours {
         }
     }
 
-    /// Nobody has the address, or nobody has it any more.
+    /// Reports that an address was not found, or no longer exists.
     fn give_up(&mut self, now: Time, ip: IpAddr, link: &mut impl Link) {
         let Some(entry) = self.entries.get_mut(&ip) else { return };
         self.asked -= usize::from(entry.asking.take().is_some());
@@ -310,12 +310,12 @@ impl Neighbours {
         self.make_room();
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    /// Returns when [`handle_timeout`](Self::handle_timeout) has something to do.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.next()
     }
 
-    /// Asks again, and forgets what is old.
+    /// Repeats requests, and removes expired entries.
     pub fn handle_timeout(&mut self, now: Time, link: &mut impl Link) {
         while let Some(ip) = self.timers.pop_due(now) {
             let Some(entry) = self.entries.get_mut(&ip) else { continue };
@@ -328,7 +328,7 @@ impl Neighbours {
         }
     }
 
-    /// Forgets an address, and that it was asked for.
+    /// Forgets an address, also if it is being resolved.
     pub fn forget(&mut self, ip: IpAddr) {
         if let Some(mut entry) = self.entries.remove(&ip) {
             self.timers.clear(&mut entry.deadline, ip);
@@ -336,32 +336,32 @@ impl Neighbours {
         }
     }
 
-    /// Forgets every address, and what was asked for: who waits for one asks anew ([`resolve`](Self::resolve)).
+    /// Forgets every address. Clients that await one must call [`resolve`](Self::resolve) again.
     pub fn forget_all(&mut self) {
         *self = Self { counters: self.counters, ..Self::default() };
     }
 
-    /// What is known, for a list.
+    /// Returns the known addresses, for a list.
     pub fn known(&self) -> impl Iterator<Item = (IpAddr, LinkAddress)> + '_ {
         self.entries.iter().filter_map(|(ip, entry)| Some((*ip, entry.found?.link)))
     }
 
-    /// How many addresses are known or asked for.
+    /// Returns how many addresses are known or being resolved.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Forgets the address whose time is over next, if too many are known. Those that are asked for stay: each is awaited.
+    /// Evicts the entry that would expire next, if too many are known. Entries being resolved stay, because each has a waiter.
     fn make_room(&mut self) {
         while self.entries.len() - self.asked > MAX_KNOWN {
             let known = self.entries.iter().filter(|(_, entry)| entry.asking.is_none());
@@ -373,7 +373,7 @@ impl Neighbours {
     }
 }
 
-/// The question for an address; none between an IPv4 and an IPv6 address.
+/// Returns the request for an address; none between an IPv4 and an IPv6 address.
 fn question(ip: IpAddr, from: IpAddr, own: LinkAddress) -> Option<Resolution> {
     match (ip, from) {
         (IpAddr::V4(target_ip), IpAddr::V4(sender_ip)) => Some(Resolution::Arp(Arp {

@@ -42,7 +42,7 @@ fn wish(join_state: JoinState) -> Join {
     Join { record, mask }
 }
 
-/// Answers the last question to join.
+/// Answers the last request to join.
 fn grant(memberships: &mut Memberships<char>, sa: &mut Sa) -> McMemberRecord {
     let (question, record) = sa.joins.pop().unwrap();
     let mgid = if record.mgid.is_zero() { Gid([0xfe; 16]) } else { record.mgid };
@@ -145,7 +145,7 @@ fn join_while_the_group_is_being_left_waits_for_that() {
     left(&mut all, &mut sa);
     grant(&mut all, &mut sa);
     assert!(sa.told[&'b'].is_ok());
-    // A leave that administration does not answer is forgotten as well.
+    // A group is forgotten even if administration does not answer the leave.
     all.leave('b', &mut sa);
     let (question, _) = sa.leaves.pop().unwrap();
     all.handle_answer(question, Err(110), &mut sa);

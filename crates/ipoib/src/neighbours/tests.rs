@@ -3,7 +3,7 @@ use core::net::Ipv6Addr;
 
 use super::*;
 
-/// A host: its address, and what its machine wants done.
+/// A host: its address, and the output of its cache.
 struct Host {
     ip: IpAddr,
     link: LinkAddress,
@@ -38,7 +38,7 @@ fn source(of: &Host, is_near: bool) -> Source {
     Source { av: AddressVector::default(), qpn: of.link.qpn, is_near }
 }
 
-/// Brings what one host sent to the other.
+/// Delivers the datagrams of one host to the other.
 fn carry(from: &mut Host, to: &mut (Neighbours, Host), now: Time) -> usize {
     let near = source(from, true);
     let sent = core::mem::take(&mut from.sent);
@@ -159,7 +159,7 @@ fn what_nobody_asked_for_is_not_believed() {
     assert!(a.0.handle(at(0), &near, &[1, 2, 3], &mut a.1).is_err());
 }
 
-/// As a host does that wants an address for itself (RFC 4862, section 5.4).
+/// A probe as sent by a host that wants the address for itself (RFC 4862, section 5.4).
 #[test]
 fn who_probes_for_our_address_hears_it_with_all_others() {
     let (mut a, b) = (host("fd00::1", 1), host("fd00::2", 2));
@@ -187,7 +187,7 @@ fn who_probes_for_our_address_hears_it_with_all_others() {
     assert_eq!((a.0.len(), a.0.counters().malformed, a.0.counters().answered), (0, 0, 1));
 }
 
-/// The answer to a probe would be heard on all machines.
+/// The answer to a probe would be received on all machines.
 #[test]
 fn who_probes_for_an_address_of_one_machine_hears_nothing() {
     let (mut a, b) = (host("::1", 1), host("fd00::2", 2));
@@ -244,7 +244,7 @@ fn addresses_that_are_asked_for_are_not_forgotten_for_others() {
     assert_eq!((a.0.len(), a.1.resolved.len()), (MAX_ASKED, 0));
     resolve(&mut a, at(0), address(MAX_ASKED));
     assert_eq!(a.1.resolved, [(address(MAX_ASKED), None)]);
-    // The lowest one is found all the same, and makes place for another question.
+    // The lowest one is found all the same, and makes room for another request.
     let answer = Arp {
         operation: Operation::Reply,
         sender: b.1.link,
