@@ -1,5 +1,5 @@
-/* libibacm (<rdmux/acm.h>) beside a service that the test is, and that behaves well or does not. It takes requests as
- * rdma-core's ibacm does: what one receive call gives is one request, or the connection is closed. */
+/* Tests libibacm (<rdmux/acm.h>) with a service that is this test, and that behaves well or badly. It reads requests as
+ * rdma-core's ibacm does: each receive call must return one request, or it closes the connection. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -41,12 +41,12 @@ enum { LONG = 50000, SHORT = 40, PATH = 0x10, RESOLVED = 0x2b };
 
 static char place[] = "/tmp/rdmux-acm-XXXXXX";
 static struct sockaddr_un address = { .sun_family = AF_UNIX };
-/* The socket's other name. */
+/* A second name of the socket. */
 static char tool[sizeof(place) + 32];
 static enum behaviour behaviour;
 static int connections;
 
-/* The number in "nodeN", or the last byte of an address: the DLID of the answer. */
+/* Returns the number in "nodeN", or the last byte of an address: the DLID of the answer. */
 static uint16_t number(const struct entry *entry)
 {
 	switch (entry->type) {
@@ -61,7 +61,7 @@ static uint16_t number(const struct entry *entry)
 	}
 }
 
-/* Makes the answer to a request, in its place. Returns its length, or 0 for what is no request. */
+/* Replaces a request by its answer. Returns the length, or 0 for an invalid request. */
 static size_t answer(uint8_t *message, size_t len)
 {
 	struct header *header = (struct header *)message;
@@ -110,7 +110,7 @@ static size_t answer(uint8_t *message, size_t len)
 			ep->addr_cnt = htons(2);
 			strcpy((char *)ep->prov_name, "ibacmp");
 			strcpy((char *)ep->addrs[0].name, "node1");
-			/* Without an end. */
+			/* Without a terminator. */
 			memset(ep->addrs[1].name, 'x', 64);
 		}
 		header->length = htons(len);
@@ -177,7 +177,7 @@ static void clean(void)
 	rmdir(place);
 }
 
-/* No service yet: its socket will be at address.sun_path. */
+/* Starts without a service; its socket will be at address.sun_path. */
 static void fresh(void)
 {
 	CHECK(mkdtemp(place) != NULL);
@@ -187,7 +187,7 @@ static void fresh(void)
 	EQUAL(atexit(clean), 0);
 }
 
-/* From now on there is a service, in the place of one before. */
+/* Starts a service, in place of an earlier one. */
 static void serve(enum behaviour how)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -400,7 +400,7 @@ static void bad_services_cost_a_bounded_time(void)
 	}
 }
 
-/* The connection that the library has kept is closed: writing to it would raise SIGPIPE. */
+/* The connection that the library keeps is closed: writing to it would raise SIGPIPE. */
 static void restart_of_the_service_goes_unnoticed(void)
 {
 	connected(ONCE);
@@ -463,7 +463,7 @@ static void children_are_forked_while_threads_resolve(void)
 		EQUAL(pthread_join(threads[i], NULL), 0);
 }
 
-/* Takes the answers to `node0` up to `node(count - 1)`, whose contexts are their numbers. */
+/* Reads the answers to `node0` up to `node(count - 1)`, whose contexts are their numbers. */
 static void take(struct rdmux_acm *acm, int count)
 {
 	struct pollfd fd = { .fd = rdmux_acm_fd(acm), .events = POLLIN };

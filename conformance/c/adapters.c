@@ -1,12 +1,12 @@
-/* What adapters do where a library could do otherwise: whose memory a receive may be of, how work ends that goes wrong, and
- * what is taken although it looks odd. */
+/* Behaviour of adapters from which a library could differ: the domain of a receive's memory, the end of failing work, and
+ * unusual requests that are accepted. */
 #include "fixture.h"
 
 #include <string.h>
 
 enum { LONG = 40 << 10 }; /* bytes of a message of many packets */
 
-/* The next two completions of a pair whose queue pairs share a completion queue: that of the one, and of the other. */
+/* Returns the next two completions of a pair whose queue pairs share a completion queue, one of each. */
 static void two_completions(struct fixture *f, struct ibv_qp *pair[2], struct ibv_wc wc[2])
 {
 	for (int i = 0; i < 2; i++) {
@@ -17,7 +17,7 @@ static void two_completions(struct fixture *f, struct ibv_qp *pair[2], struct ib
 	}
 }
 
-/* A connected pair, of which the second one receives from a queue that is in another domain. */
+/* Connects a pair of which the second queue pair receives from a queue in another domain. */
 static struct ibv_srq *pair_with_srq(struct fixture *f, struct ibv_pd *pd, struct ibv_qp *pair[2])
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 1 } };
@@ -61,7 +61,7 @@ static void shared_receive_queue_takes_memory_of_its_own_domain(void)
 		EQUAL(wc[0].status, IBV_WC_SUCCESS);
 		EQUAL(wc[1].status, IBV_WC_SUCCESS);
 		EQUAL(memcmp(memory, f.memory, length), 0);
-		/* WRITEs still go by the queue pair's domain. */
+		/* WRITEs still use the queue pair's domain. */
 		EQUAL(write_bytes(&f, pair[0], f.memory, f.mr, f.memory + 16, f.mr->rkey, 8),
 		      IBV_WC_SUCCESS);
 		sge = (struct ibv_sge){ (uintptr_t)f.memory, length, f.mr->lkey };
@@ -133,7 +133,7 @@ static void region_of_no_bytes_is_registered_and_opens_nothing(void)
 	EQUAL(ibv_dereg_mr(none), 0);
 }
 
-/* Of the key that a program gives a window of type 2 only the low 8 bits count. */
+/* The program chooses only the low 8 bits of the key of a window of type 2. */
 static void window_of_type_2_keeps_its_index_whatever_the_key_says(void)
 {
 	struct ibv_qp *pair[2];
@@ -160,7 +160,7 @@ static void window_of_type_2_keeps_its_index_whatever_the_key_says(void)
 	EQUAL(completion(f.cq).status, IBV_WC_SUCCESS);
 	EQUAL(write_bytes(&f, pair[0], f.memory + 64, f.mr, f.memory, (mw->rkey & ~0xffu) | 0x5a, 8),
 	      IBV_WC_SUCCESS);
-	/* The window whose index the key had is not bound. */
+	/* The window with the key's index is not bound. */
 	EQUAL(write_bytes(&f, pair[0], f.memory + 64, f.mr, f.memory, wr.bind_mw.rkey, 8),
 	      IBV_WC_REM_ACCESS_ERR);
 }
@@ -217,7 +217,7 @@ static void datagram_above_the_active_mtu_ends_with_local_length_error(void)
 	}
 }
 
-/* Both clocks tell the same order and the same distances. */
+/* Both clocks give the same order and the same distances. */
 static void wall_clock_times_of_completions_follow_the_devices_clock(void)
 {
 	struct ibv_cq_init_attr_ex init = {

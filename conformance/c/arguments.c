@@ -1,4 +1,4 @@
-/* What bad arguments to libibverbs get: an error, and nothing half done. */
+/* Invalid arguments to libibverbs: they are errors, and have no partial effect. */
 #include "fixture.h"
 
 #include <fcntl.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A call that may say either. */
+/* A call that may return either. */
 #define ONE_OF(call, a, b)                                                                     \
 	do {                                                                                   \
 		int result_ = (call);                                                          \
@@ -64,7 +64,7 @@ static void ports_and_tables(void)
 
 	EQUAL(ibv_query_gid(f.device, PORT, f.gid_index, &gid), 0);
 	EQUAL(memcmp(&gid, &f.gid, sizeof(gid)), 0);
-	/* Where there is none it is all zeros, or an error. */
+	/* An entry that does not exist is all zeros, or an error. */
 	if (ibv_query_gid(f.device, PORT, port.gid_tbl_len, &gid) == 0)
 		EQUAL(gid.global.interface_id, 0);
 	CHECK(ibv_query_gid_ex(f.device, PORT, port.gid_tbl_len, &entry, 0) != 0);
@@ -104,7 +104,7 @@ static void extended_device_query(void)
 	open_fixture(&f);
 	EQUAL(ibv_query_device(f.device, &plain), 0);
 	EQUAL(ibv_query_device_ex(f.device, NULL, &attr), 0);
-	/* Up to the last field; what pads the structure is nobody's. */
+	/* Up to the last field; the padding is undefined. */
 	EQUAL(memcmp(&plain, &attr.orig_attr, offsetof(struct ibv_device_attr, phys_port_cnt) + 1), 0);
 	CHECK(ibv_query_device_ex(f.device, &input, &attr) != 0);
 	CHECK(plain.max_qp > 0 && plain.max_qp_wr > 0 && plain.max_cq > 0 && plain.max_cqe > 0);
@@ -153,7 +153,7 @@ static void memory_regions(void)
 	REFUSED(ibv_reg_mr(f.pd, f.memory, BUFFER, IBV_ACCESS_REMOTE_ATOMIC), EINVAL);
 	CHECK(ibv_reg_mr(f.pd, f.memory, SIZE_MAX, IBV_ACCESS_LOCAL_WRITE) == NULL);
 	REFUSED(ibv_reg_mr(f.pd, (void *)4096, 4096, IBV_ACCESS_LOCAL_WRITE), EFAULT);
-	/* A right that may be ignored, and one that nobody knows. */
+	/* An access flag that may be ignored, and an unknown one. */
 	CHECK((mr = ibv_reg_mr(f.pd, f.memory, 64, IBV_ACCESS_RELAXED_ORDERING)) != NULL);
 	EQUAL(ibv_dereg_mr(mr), 0);
 	volatile int unknown = 1 << 19;
@@ -163,7 +163,7 @@ static void memory_regions(void)
 	EQUAL(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_REMOTE_WRITE),
 	      IBV_REREG_MR_ERR_CMD);
 	EQUAL(ibv_rereg_mr(mr, 1 << 20, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT);
-	/* Rights that nothing says are to change. */
+	/* Access flags, although IBV_REREG_MR_CHANGE_ACCESS is not set. */
 	EQUAL(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, f.memory, 64, IBV_ACCESS_LOCAL_WRITE),
 	      IBV_REREG_MR_ERR_INPUT);
 	EQUAL(mr->length, 100);
@@ -185,7 +185,7 @@ static void what_is_in_use_stays(void)
 	RETURNS(ibv_destroy_comp_channel(f.channel), EBUSY);
 	EQUAL(ibv_destroy_qp(qp), 0);
 	RETURNS(ibv_dealloc_pd(f.pd), EBUSY);
-	/* And all of it still works. */
+	/* All of it still works. */
 	struct ibv_qp *pair[2];
 	connected_pair(&f, pair);
 	exchange(&f, pair);
@@ -258,7 +258,7 @@ static void queue_pairs(void)
 	REFUSED_AS(ibv_create_qp(f.pd, &bad), EINVAL, EOPNOTSUPP);
 	bad.qp_type = IBV_QPT_RAW_PACKET;
 	REFUSED(ibv_create_qp(f.pd, &bad), EOPNOTSUPP);
-	/* What a sender has no use for is left as it is. */
+	/* Attributes that a sender does not use stay unchanged. */
 	bad = good;
 	bad.qp_type = IBV_QPT_XRC_SEND;
 	CHECK((qp = ibv_create_qp(f.pd, &bad)) != NULL);
@@ -279,9 +279,9 @@ static void states(void)
 	EQUAL(qp->state, IBV_QPS_RESET);
 	RETURNS(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = PORT };
-	/* Without the rights, which are required. */
+	/* Without the access flags, which are required. */
 	RETURNS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT), EINVAL);
-	/* With something that is not allowed here. */
+	/* With an attribute that is not allowed here. */
 	RETURNS(ibv_modify_qp(qp, &attr,
 			      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 				      IBV_QP_ACCESS_FLAGS | IBV_QP_QKEY),
@@ -341,7 +341,7 @@ static void sends(void)
 	second.sg_list = three;
 	RETURNS(ibv_post_send(pair[0], &second, &bad), EINVAL);
 	CHECK(bad == &second);
-	/* The first of a list is posted, the second is to blame. */
+	/* The first request of a list is posted, the second is the bad one. */
 	first.next = &second;
 	RETURNS(ibv_post_send(pair[0], &first, &bad), EINVAL);
 	CHECK(bad == &second);
@@ -368,7 +368,7 @@ static void a_full_send_queue(void)
 
 	open_fixture(&f);
 	connected_pair(&f, pair);
-	/* The peer has nowhere to receive, so none of them completes. */
+	/* The peer has no receive posted, so none of them completes. */
 	while ((result = ibv_post_send(
 			pair[0], request(IBV_WR_SEND, f.memory, 8, f.mr, NULL, 0), &bad)) == 0)
 		CHECK(++posted < 10000);
@@ -466,7 +466,7 @@ static void multicast(void)
 	EQUAL(ibv_attach_mcast(ud, &group, 0), 0);
 	EQUAL(ibv_attach_mcast(ud, &group, 0), 0);
 	RETURNS(ibv_destroy_qp(ud), EBUSY);
-	/* It is attached once, however often that was said. */
+	/* It is attached once, however often it was attached. */
 	EQUAL(ibv_detach_mcast(ud, &group, 0), 0);
 	RETURNS(ibv_detach_mcast(ud, &group, 0), EINVAL);
 	EQUAL(ibv_destroy_qp(rc), 0);
@@ -474,7 +474,7 @@ static void multicast(void)
 	close_fixture(&f);
 }
 
-/* NULL where an object or a variable should be. (Functions that the headers define look into it themselves.) */
+/* NULL in place of an object or a variable. (Functions that the headers define dereference it themselves.) */
 static void null_pointers(void)
 {
 	struct ibv_ah_attr ah;
@@ -532,7 +532,7 @@ static void null_pointers(void)
 	close_fixture(&f);
 }
 
-/* What a software device cannot have. */
+/* Features that a software device cannot have. */
 static void unsupported(void)
 {
 	struct ibv_counters_init_attr counters = { 0 };
@@ -555,7 +555,7 @@ static void unsupported(void)
 	close_fixture(&f);
 }
 
-/* Device memory stays as long as a region of it, whichever handle goes first. */
+/* Device memory lives as long as a region of it, whichever handle is freed first. */
 static void device_memory_of_an_import(void)
 {
 	struct ibv_alloc_dm_attr attr = { .length = 4096 };
@@ -578,7 +578,7 @@ static void device_memory_of_an_import(void)
 	EQUAL(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE),
 	      IBV_REREG_MR_ERR_INPUT);
 	ibv_unimport_dm(other);
-	/* The context has not got it back. */
+	/* The context has not regained it. */
 	attr.length = limits.max_dm_size;
 	REFUSED(ibv_alloc_dm(f.device, &attr), ENOMEM);
 	EQUAL(ibv_dereg_mr(mr), 0);
@@ -606,14 +606,14 @@ static void imports(void)
 	CHECK(ibv_import_pd(import, f.pd->handle + 1000) == NULL);
 	CHECK((pd = ibv_import_pd(import, f.pd->handle)) != NULL);
 	EQUAL(pd->handle, f.pd->handle);
-	/* A region that is imported is changed by who has registered it. */
+	/* Only the process that registered a region can change it, not one that imports it. */
 	CHECK((mr = ibv_import_mr(pd, f.mr->handle)) != NULL);
 	EQUAL(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, f.memory, 64, 0),
 	      IBV_REREG_MR_ERR_INPUT);
 	EQUAL(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, f.pd, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT);
 	ibv_unimport_mr(mr);
 	ibv_unimport_pd(pd);
-	/* A parent domain that goes leaves the domain that it was made of. */
+	/* A parent domain that is destroyed leaves the domain that it was created from. */
 	parent.pd = f.pd;
 	CHECK((pd = ibv_alloc_parent_domain(f.device, &parent)) != NULL);
 	EQUAL(ibv_dealloc_pd(pd), 0);
@@ -624,7 +624,7 @@ static void imports(void)
 	close_fixture(&f);
 }
 
-/* An import is of the device that its descriptor is of. */
+/* An import belongs to the device of its descriptor. */
 static void imports_of_every_device(void)
 {
 	struct ibv_context *device, *import;
@@ -669,7 +669,7 @@ static void rates(void)
 	EQUAL(mbps_to_ibv_rate(7), IBV_RATE_MAX);
 }
 
-/* Counters that are acknowledged late, or more than one at a time. */
+/* Events that are acknowledged late, or several at a time. */
 static void acknowledgements(void)
 {
 	struct ibv_qp *pair[2];

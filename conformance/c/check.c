@@ -9,10 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A test that does not end within this many seconds hangs. */
+/* The timeout of a test in seconds, after which it counts as hanging. */
 enum { PATIENCE = 60 };
 
-/* Where a failing test says why; the process that runs the tests reads it. */
+/* The pipe to which a failing test writes the reason; the process that runs the tests reads it. */
 static int reason = -1;
 
 void check_failed(const char *file, int line, const char *format, ...)
@@ -48,7 +48,7 @@ void check_child(int child)
 		CHECK(errno == EINTR);
 	if (WIFSIGNALED(status))
 		FAIL("the child ended by signal %d", WTERMSIG(status));
-	/* What failed in it has been said by itself. */
+	/* The child itself has reported its failure. */
 	if (WEXITSTATUS(status) != 0)
 		FAIL(" in the child, which ended with status %d", WEXITSTATUS(status));
 }
@@ -73,7 +73,7 @@ static bool run(const char *program, const struct test *test)
 	}
 	close(fds[1]);
 	waitpid(child, &status, 0);
-	/* Not blocking, as a grandchild may still hold the other end. */
+	/* Not blocking, because a grandchild may still hold the other end. */
 	while (n < sizeof(why) - 1 && (got = read(fds[0], why + n, sizeof(why) - 1 - n)) > 0)
 		n += got;
 	close(fds[0]);

@@ -1,5 +1,5 @@
-/* A program is a table of tests. Each runs in a child of its own, so that one crash is one failure and no test finds
- * what another has left. */
+/* A program is a table of tests. Each runs in a child process, so that one crash is one failure and no test sees
+ * the leftovers of another. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -16,7 +16,7 @@ struct test {
 
 #define TEST(name) { #name, name }
 
-/* Runs all tests, or the one that the command line names, or only lists them (--list). The exit status is 0 if all that
+/* Runs all tests, or the one that the command line names, or only lists them (--list). Returns the exit status: 0 if all that
  * ran have passed. */
 int check_main(int argc, char **argv, const struct test *tests, size_t count);
 
@@ -32,7 +32,7 @@ void check_failed(const char *file, int line, const char *format, ...)
 
 #define FAIL(...) check_failed(__FILE__, __LINE__, __VA_ARGS__)
 
-/* `is` must hold. The text of it is in the message, and what errno says. */
+/* Checks that `is` holds. The message has its text and errno. */
 #define CHECK(is)                                                \
 	do {                                                     \
 		errno = 0;                                       \
@@ -40,7 +40,7 @@ void check_failed(const char *file, int line, const char *format, ...)
 			FAIL("%s (errno %d)", #is, errno);       \
 	} while (0)
 
-/* Two integers must be equal. */
+/* Checks that two integers are equal. */
 #define EQUAL(found, expected)                                                             \
 	do {                                                                               \
 		errno = 0;                                                                 \
@@ -50,10 +50,10 @@ void check_failed(const char *file, int line, const char *format, ...)
 			     #expected, expected_, errno);                                 \
 	} while (0)
 
-/* A call that returns an error number. */
+/* Checks a call that returns an error number. */
 #define RETURNS(call, error) EQUAL(call, error)
 
-/* A call that returns -1 and sets errno. */
+/* Checks a call that returns -1 and sets errno. */
 #define SETS(call, error)                                                           \
 	do {                                                                        \
 		EQUAL(call, -1);                                                    \
@@ -61,7 +61,7 @@ void check_failed(const char *file, int line, const char *format, ...)
 			FAIL("%s sets errno %d, not " #error, #call, errno);        \
 	} while (0)
 
-/* A call that returns NULL and sets errno. */
+/* Checks a call that returns NULL and sets errno. */
 #define REFUSED(call, error)                                                        \
 	do {                                                                        \
 		CHECK((call) == NULL);                                              \

@@ -1,5 +1,5 @@
-/* The connection manager asks ACM first. The service is this program: it answers, hangs, closes, and says what cannot be; on a host
- * whose device has IP addresses for GIDs. */
+/* The connection manager asks ACM first. The service is this program, which answers, hangs, closes connections, and sends
+ * invalid answers, on a host whose device has IP addresses as GIDs. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -24,7 +24,7 @@ enum {
 	IP4 = 2,
 	PATH = 0x10,
 	WHOLE = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL,
-	LIFETIME = 9, /* what no path has that the host's service finds itself */
+	LIFETIME = 9, /* a lifetime that no path of the host's service has */
 };
 
 /* ---- The protocol of ibacm ---- */
@@ -55,7 +55,7 @@ enum manner { ANSWERS, HANGS, CLOSES, CLOSES_AFTER_ONE, SAYS_HALF, LIES };
 
 static enum manner manner;
 static atomic_int connections, questions;
-static struct message last; /* the last question */
+static struct message last; /* the last request */
 static char folder[] = "/tmp/rdmux-acm-XXXXXX";
 
 static struct in_addr own_address(void)
@@ -78,7 +78,7 @@ static union ibv_gid gid_of(const void *ip4)
 	return gid;
 }
 
-/* The answer to a question from and to addresses, or to an address of this host's own. */
+/* Replaces a request by its answer; it has source and destination addresses, or an address of this host. */
 static size_t answer(struct message *m)
 {
 	struct ibv_path_record path = {
@@ -146,7 +146,7 @@ static void *listens(void *arg)
 	return NULL;
 }
 
-/* Before anything else asks. */
+/* Must be called before any request. */
 static void start_service(enum manner how)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
@@ -161,7 +161,7 @@ static void start_service(enum manner how)
 	EQUAL(listen(fd, 64), 0);
 	EQUAL(pthread_create(&thread, NULL, listens, (void *)(intptr_t)fd), 0);
 	setenv("RDMUX_ACM_DIR", folder, 1);
-	/* Longer than its threads can be kept from a processor. */
+	/* Longer than its threads can be kept from running. */
 	setenv("RDMUX_ACM_TIMEOUT", "50000", 0);
 }
 
@@ -195,7 +195,7 @@ static void expect(struct rdma_event_channel *on, enum rdma_cm_event_type kind)
 	EQUAL(rdma_ack_cm_event(event), 0);
 }
 
-/* The lifetime of the path to this host's own address, by which one shows whose path it is. */
+/* Returns the lifetime of the path to this host's own address, which shows the origin of the path. */
 static int lifetime_of_path(void)
 {
 	struct in_addr address = own_address();
@@ -283,7 +283,7 @@ static void a_route_is_the_path_that_acm_knows(void)
 	EQUAL(lifetime_of_path(), LIFETIME);
 	EQUAL(last.entries[0].flags, SOURCE);
 	EQUAL(last.entries[1].flags, DEST);
-	/* Also where the source is chosen by the program; by the same connection. */
+	/* Also if the program chooses the source; over the same connection. */
 	EQUAL(lifetime_of_path(), LIFETIME);
 	EQUAL(connections, 1);
 	stop_service();
@@ -325,7 +325,7 @@ static void a_service_that_hangs_is_done_without(void)
 	start_service(HANGS);
 	for (int i = 0; i < 4; i++)
 		CHECK(lifetime_of_path() != LIFETIME);
-	/* The lookups ask, too; after two it is left alone. Its thread may come to reading them later. */
+	/* Lookups send requests, too; after two failures ACM is left alone. Its thread may read them later. */
 	while (questions < 2)
 		sched_yield();
 	EQUAL(questions, 2);

@@ -1,4 +1,4 @@
-/* What bad arguments to librdmacm get, and calls at the wrong time. */
+/* Invalid arguments to librdmacm, and calls at the wrong time. */
 #include "fixture.h"
 
 #include <arpa/inet.h>
@@ -41,7 +41,7 @@ static struct sockaddr *any(struct sockaddr_in *address)
 	return (struct sockaddr *)address;
 }
 
-/* Takes the next event, which must be this one. */
+/* Reads the next event, which must be of this type. */
 static void expect(struct cm *c, enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *event;
@@ -87,7 +87,7 @@ static void at_the_wrong_time(void)
 	close_cm(&c);
 }
 
-/* NULL where an object or a variable should be. */
+/* NULL in place of an object or a variable. */
 static void null_pointers(void)
 {
 	struct ibv_qp_init_attr attr = { 0 };
@@ -128,7 +128,7 @@ static void null_pointers(void)
 	SETS(rdma_getaddrinfo("127.0.0.1", NULL, NULL, NULL), EINVAL);
 	SETS(rdma_set_local_ece(c.id, NULL), EINVAL);
 	SETS(rdma_get_remote_ece(c.id, NULL), EINVAL);
-	/* An endpoint with more to send ahead than any message holds. */
+	/* An endpoint with more connect data than any message holds. */
 	info.ai_connect = &info;
 	info.ai_connect_len = SIZE_MAX;
 	info.ai_port_space = RDMA_PS_TCP;
@@ -158,7 +158,7 @@ static void binding(void)
 	CHECK(rdma_get_src_port(c.id) != 0);
 	CHECK(rdma_get_local_addr(c.id)->sa_family == AF_INET);
 	SETS(rdma_bind_addr(c.id, any(&c.here)), EINVAL);
-	/* The same port, while another one listens on it. */
+	/* The same port, while another id listens on it. */
 	EQUAL(rdma_listen(c.id, 1), 0);
 	c.here.sin_port = rdma_get_src_port(c.id);
 	EQUAL(rdma_create_id(c.events, &second, NULL, RDMA_PS_TCP), 0);
@@ -167,7 +167,7 @@ static void binding(void)
 	close_cm(&c);
 }
 
-/* The kernel tells EADDRNOTAVAIL where one of two claims on a port is for every address, and EADDRINUSE where both
+/* As in the kernel: EADDRNOTAVAIL if one of two claims on a port is for the wildcard address, and EADDRINUSE if both
  * are for the same one. */
 static void bind_to_a_port_taken_on_the_wildcard(void)
 {
@@ -216,7 +216,7 @@ static void options(void)
 	close_cm(&c);
 }
 
-/* Resolved, but nobody is there. */
+/* Resolved, but there is no listener. */
 static void nobody_listens(void)
 {
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
@@ -245,7 +245,7 @@ static void nobody_listens(void)
 	close_cm(&c);
 }
 
-/* More private data than any message holds, more depth than any queue pair has, numbers that are none. */
+/* More private data than any message holds, more depth than any queue pair has, invalid numbers. */
 static void too_much(void)
 {
 	static const uint8_t data[255];
@@ -349,7 +349,7 @@ static void names_of_events(void)
 	EQUAL(strcmp(rdma_event_str(RDMA_CM_EVENT_ESTABLISHED), "RDMA_CM_EVENT_ESTABLISHED"), 0);
 }
 
-/* None of them is a socket of ours, so they are served as poll(2) and select(2) do. */
+/* None of them is an rsocket, so the calls behave as poll(2) and select(2). */
 static void ordinary_descriptors(void)
 {
 	struct pollfd look;

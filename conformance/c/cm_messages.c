@@ -1,4 +1,4 @@
-/* What connection managers of InfiniBand say to each other (<rdmux/cm.h>), and automatic path migration by them: on RoCE from address to
+/* Messages between InfiniBand's connection managers (<rdmux/cm.h>), and automatic path migration by them: on RoCE from address to
  * address of the host, on InfiniBand from LID to LID and from port to port. */
 #define _GNU_SOURCE
 #include "check.h"
@@ -21,7 +21,7 @@ enum {
 };
 static const uint64_t service = 0x10000000cafe0001;
 
-/* Both ends of a connection, of one process. The first is the one that connects. */
+/* Both ends of a connection, in one process. The first is the one that connects. */
 struct pair {
 	struct rdma_event_channel *channel[2];
 	struct rdma_cm_id *id[2], *listener;
@@ -40,8 +40,8 @@ static struct ibv_port_attr port_of(struct ibv_context *device, uint8_t number)
 	return port;
 }
 
-/* The path of a number: on RoCE between the addresses of that number, on InfiniBand 0 within the first port, 1 likewise with another LID at
- * one end, 2 within the second port. */
+/* Returns the path of a number: on RoCE between the addresses of that number, on InfiniBand 0 within the first port, 1 likewise with another
+ * LID at one end, 2 within the second port. */
 static struct ibv_path_data path(struct ibv_context *device, uint32_t flags, int number)
 {
 	struct ibv_path_data data = { .flags = flags };
@@ -67,7 +67,7 @@ static struct ibv_path_data path(struct ibv_context *device, uint32_t flags, int
 	return data;
 }
 
-/* Where the other path leads, which is the first one of these that the host has. */
+/* Returns the number of the alternate path, the first one of these that the host has. */
 static int other(struct pair *p)
 {
 	return p->infiniband ? 2 : 1;
@@ -109,7 +109,7 @@ static void make_qp(struct pair *p, int end)
 	CHECK((p->mr[end] = rdma_reg_msgs(p->id[end], p->memory[end], LENGTH)) != NULL);
 }
 
-/* A listener, and an id that has its paths: the first one, and the alternate one of this number unless it is negative. */
+/* Creates a listener, and an id that has its paths: the first one, and the alternate one of this number unless it is negative. */
 static struct pair *routed(int alternate)
 {
 	struct pair *p = calloc(1, sizeof(*p));
@@ -190,7 +190,7 @@ static void end_it(struct pair *p)
 	expect(p, 0, RDMA_CM_EVENT_DISCONNECTED, 0);
 }
 
-/* A message each way. */
+/* Sends a message each way. */
 static void both_ways(struct pair *p)
 {
 	for (int end = 0; end < 2; end++) {
@@ -226,7 +226,7 @@ static void until_both_are(struct pair *p, enum ibv_mig_state state)
 		sched_yield();
 }
 
-/* Both ends are at a path: at its port, and the one that has connected at its LID or address. */
+/* Checks that both ends use a path: its port, and for the connecting end its LID or address. */
 static void at(struct pair *p, int number)
 {
 	struct ibv_path_data want = path(p->id[0]->verbs, ALTERNATE, number);
@@ -247,7 +247,7 @@ static void at(struct pair *p, int number)
 	}
 }
 
-/* One end asks for it, and both are told once. */
+/* One end migrates, and both get one event. */
 static void migrate(struct pair *p, int end)
 {
 	struct ibv_qp_attr attr = { .path_mig_state = IBV_MIG_MIGRATED };
@@ -348,7 +348,7 @@ static void a_path_that_is_refused_is_loaded_at_neither_end(void)
 		EQUAL(query(p, end).path_mig_state, IBV_MIG_MIGRATED);
 	SETS(rdmux_answer_alternate(p->id[1], 0, NULL, 0, NULL, 0), EINVAL);
 	both_ways(p);
-	/* The path that it uses is no alternate one. */
+	/* The path in use cannot be the alternate one. */
 	data = path(p->id[0]->verbs, ALTERNATE, 0);
 	EQUAL(rdmux_load_alternate(p->id[0], &data, 1, NULL, 0), 0);
 	expect(p, 0, RDMUX_CM_EVENT_ALTERNATE_RESPONSE, 5);
@@ -594,7 +594,7 @@ enum {
 	UD_QPN = 0x1234,
 };
 
-/* A listener for lookups, and an id that has a path to it. */
+/* Creates a listener for lookups, and an id that has a path to it. */
 static struct pair *lookup(void)
 {
 	struct pair *p = calloc(1, sizeof(*p));
@@ -617,7 +617,7 @@ static struct pair *lookup(void)
 	return p;
 }
 
-/* Looks the service up; the message of the request. */
+/* Looks up the service. Returns the message of the request. */
 static struct rdmux_cm_message asked(struct pair *p)
 {
 	struct rdma_conn_param param = { .private_data = "where", .private_data_len = 6 };
@@ -633,7 +633,7 @@ static struct rdmux_cm_message asked(struct pair *p)
 	return message;
 }
 
-/* The answer, which is told by this event with this status. */
+/* Returns the answer, which this event reports with this status. */
 static struct rdmux_cm_message answer(struct pair *p, int kind, int status)
 {
 	struct rdma_cm_event *event = event_of(p, 0, kind, status);
@@ -709,7 +709,7 @@ static void a_redirection_of_a_lookup_that_is_not_wanted_is_a_refusal(void)
 	asked(p);
 	EQUAL(rdmux_redirect(p->id[1], &to, "there", 6), 0);
 	message = answer(p, RDMA_CM_EVENT_UNREACHABLE, 4);
-	/* A ClassPortInfo, of which the GID is at 8 and the LID at 28. */
+	/* A ClassPortInfo, with the GID at 8 and the LID at 28. */
 	EQUAL(message.info_len, 72);
 	EQUAL(memcmp(message.info + 8, &to.gid, 16), 0);
 	EQUAL(message.info[28] << 8 | message.info[29], to.lid);
@@ -730,7 +730,7 @@ static void the_answer_to_a_lookup_has_the_qkey_of_the_option(void)
 	}
 }
 
-/* ---- What cannot be ---- */
+/* ---- Errors ---- */
 
 static void options_out_of_range_are_refused(void)
 {
@@ -774,7 +774,7 @@ static void calls_in_the_wrong_state_are_refused(void)
 	struct ibv_path_data primary = path(p->id[0]->verbs, PRIMARY, 1);
 	struct rdmux_cm_message message;
 
-	SETS(rdmux_load_alternate(p->id[1], &data, 1, NULL, 0), EINVAL); /* it was connected to */
+	SETS(rdmux_load_alternate(p->id[1], &data, 1, NULL, 0), EINVAL); /* the accepting side */
 	SETS(rdmux_load_alternate(p->listener, &data, 1, NULL, 0), EINVAL);
 	SETS(rdmux_load_alternate(NULL, &data, 1, NULL, 0), EINVAL);
 	SETS(rdmux_load_alternate(p->id[0], NULL, 1, NULL, 0), EINVAL);
@@ -795,7 +795,7 @@ static void calls_in_the_wrong_state_are_refused(void)
 	end_it(p);
 }
 
-/* Then there is nothing to send, which is no error: the queue pair is in the error state. */
+/* There is nothing to send, which is no error: the queue pair is in the error state. */
 static void a_connection_may_be_ended_before_it_is_up(void)
 {
 	struct pair *p = routed(-1);

@@ -1,4 +1,4 @@
-/* XRC through the connection manager: one connection, and as many shared receive queues as the receiver likes. */
+/* XRC through the connection manager: one connection, and any number of shared receive queues at the receiver. */
 #define _GNU_SOURCE
 #include "fixture.h"
 
@@ -17,7 +17,7 @@ enum {
 	LENGTH = 16,
 };
 
-/* An IPv4 address of the device, without a port. */
+/* Returns an IPv4 address of the device, without a port. */
 static struct sockaddr_in own_address(void)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET };
@@ -29,7 +29,7 @@ static struct sockaddr_in own_address(void)
 	return address;
 }
 
-/* An endpoint that listens at an address, or that has resolved it. */
+/* Creates an endpoint that listens at an address, or that has resolved it. */
 static struct rdma_cm_id *endpoint(bool passive, enum ibv_qp_type type, struct sockaddr_in *address,
 				   struct ibv_qp_init_attr *attr)
 {
@@ -71,7 +71,7 @@ static struct ibv_qp_init_attr sizes(void)
 	};
 }
 
-/* Lets a process of another host or of this one play the other part. It is told where to connect to. */
+/* A process, of another host or this one, that plays the other part. It is told the address to connect to. */
 struct other {
 	int child;
 	int pipe;
@@ -105,20 +105,20 @@ static void tell(struct other *other, struct rdma_cm_id *listener)
 	close(other->pipe);
 }
 
-/* What is sent as the n-th message to a queue. */
+/* Fills in the n-th message to a queue. */
 static void fill(uint8_t *message, int queue, int n)
 {
 	for (int i = 0; i < LENGTH; i++)
 		message[i] = queue * 64 + n + i;
 }
 
-/* The first queue is the id's; the others are of its domain, and complete to a queue that they share. */
+/* The first queue belongs to the id; the others are in its domain, and complete to one shared completion queue. */
 struct queues {
 	struct ibv_srq *srq[QUEUES];
 	struct ibv_cq *cq[QUEUES];
-	uint32_t number[QUEUES]; /* in network order, as the peer is told them */
+	uint32_t number[QUEUES]; /* in network order, as sent to the peer */
 	struct ibv_mr *mr;
-	uint8_t *memory; /* a place for each message */
+	uint8_t *memory; /* a slot for each message */
 };
 
 static uint8_t *place(struct queues *q, int queue, int n)
@@ -168,7 +168,7 @@ static void close_queues(struct queues *q)
 	free(q->memory);
 }
 
-/* Which queue the n-th message has come to, of those that complete to `cq`. */
+/* Returns the queue, of those that complete to `cq`, in which the n-th message arrived. */
 static int queue_of(struct queues *q, struct ibv_cq *cq, int n)
 {
 	uint8_t expected[LENGTH];
@@ -181,7 +181,7 @@ static int queue_of(struct queues *q, struct ibv_cq *cq, int n)
 	FAIL("message %d is in none of its queues", n);
 }
 
-/* Each message comes to its queue, once, and in the order in which it was sent to that. */
+/* Checks that each message arrives in its queue, once, and in the order sent to that queue. */
 static void receive_all(struct queues *q)
 {
 	struct ibv_cq *cqs[2] = { q->cq[0], q->cq[1] };
@@ -287,7 +287,7 @@ static void several_queues_between_hosts(void)
 	receive_with_several(host);
 }
 
-/* Takes a queue pair of the program's own to a state, as the connection manager says. */
+/* Takes a queue pair of the program's own to a state with the connection manager's attributes. */
 static void follow(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state state, int expected)
 {
 	struct ibv_qp_attr attr = { .qp_state = state };
@@ -345,7 +345,7 @@ static void send_by_hand(struct sockaddr_in *address)
 	rdma_destroy_ep(id);
 }
 
-/* Programs that make and modify their queue pairs themselves. */
+/* Programs that create and modify their queue pairs themselves. */
 static void queue_pairs_of_their_own(void)
 {
 	struct other other = start(send_by_hand, NULL);
@@ -406,7 +406,7 @@ static void queue_pairs_of_their_own(void)
 	check_child(other.child);
 }
 
-/* What an id shows of its queues, and what outlives what. */
+/* The queues in an id's fields, and their lifetimes. */
 static void what_an_id_has(void)
 {
 	struct sockaddr_in address = own_address();
@@ -454,7 +454,7 @@ static void ask_for_xrc(struct sockaddr_in *address)
 	rdma_destroy_ep(id);
 }
 
-/* A program that listens for the one transport does not hear of those who ask for the other. */
+/* A listener for one transport gets no requests for the other. */
 static void other_transports_are_refused(void)
 {
 	static const struct {
@@ -476,7 +476,7 @@ static void other_transports_are_refused(void)
 	}
 }
 
-/* The sending end does not listen, the receiving end does not connect, and neither has the other's queues. */
+/* The sending end cannot listen, the receiving end cannot connect, and neither can have the other's queues. */
 static void the_wrong_end(void)
 {
 	struct sockaddr_in address = own_address(), peer = address;

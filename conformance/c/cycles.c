@@ -1,5 +1,5 @@
-/* Everything that is created is destroyed, ten thousand times over: the process has as many descriptors and as much
- * memory as before. Whoever runs this looks whether the host has anything left. */
+/* Leak test: everything that is created is destroyed, ten thousand times. Afterwards the process has as many descriptors and
+ * as much memory as before. The caller of this program checks the host for leaks. */
 #define _GNU_SOURCE
 #include "fixture.h"
 
@@ -30,7 +30,7 @@ static int descriptors(void)
 	return n;
 }
 
-/* Bytes of memory that are present. */
+/* Returns the number of bytes of resident memory. */
 static long memory(void)
 {
 	FILE *file = fopen("/proc/self/statm", "r");
@@ -49,7 +49,7 @@ static void repeat(struct fixture *f, void (*once)(struct fixture *), int cycles
 	for (int i = 0; i < cycles / (CYCLES / WARM_UP); i++)
 		once(f);
 	fds = descriptors();
-	/* What leaks grows every time; what the allocator keeps of a moment with more threads does not. */
+	/* A leak grows every time; memory that the allocator keeps after a moment with more threads does not. */
 	for (int round = 0; round == 0 || (growth > MOST_GROWTH && round < ROUNDS); round++) {
 		long before = memory();
 
@@ -59,7 +59,7 @@ static void repeat(struct fixture *f, void (*once)(struct fixture *), int cycles
 	}
 	if (growth > MOST_GROWTH)
 		FAIL("%ld bytes more after %d cycles", growth, cycles);
-	/* The host closes its end of things when it hears of it. */
+	/* The host closes its end when it learns of it. */
 	for (int i = 0; (more = descriptors() - fds) > 0 && i < 2000; i++)
 		usleep(10000);
 	if (more > 0)
@@ -172,7 +172,7 @@ static void queue_pairs(void)
 	ten_thousand(one_queue_pair);
 }
 
-/* Connected, used, and destroyed with work on them. */
+/* Connected, used, and destroyed with outstanding work. */
 static void one_connection(struct fixture *f)
 {
 	struct ibv_qp *pair[2];
@@ -250,10 +250,10 @@ static void imports(void)
 	ten_thousand(one_import);
 }
 
-/* An import may go after what it is of, and takes no region with it that has the key since. */
+/* An import may be destroyed after its object, and destroys no later region that has the same key. */
 static void late_imports(void)
 {
-	enum { REGISTRATIONS = 256 }; /* until a key comes again */
+	enum { REGISTRATIONS = 256 }; /* until a key is reused */
 	struct ibv_context *context;
 	struct ibv_qp *pair[2];
 	struct ibv_mr *mr, *import;
@@ -334,7 +334,7 @@ static void endpoints(void)
 	ten_thousand(one_endpoint);
 }
 
-/* The receiving end of XRC, with what belongs to its process and what does not. */
+/* The receiving end of XRC, with queues of its process and others. */
 static void one_receiver(struct fixture *f)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET };

@@ -1,4 +1,4 @@
-/* Descriptors that programs get from us, used as they use any other. */
+/* Descriptors from this library, used like any other. */
 #include "fixture.h"
 
 #include <arpa/inet.h>
@@ -19,7 +19,7 @@ static void set_nonblocking(int fd)
 	EQUAL(fcntl(fd, F_SETFL, flags | O_NONBLOCK), 0);
 }
 
-/* Epoll on one descriptor, edge-triggered. */
+/* Creates an epoll instance on one descriptor, edge-triggered. */
 static int watch(int fd)
 {
 	struct epoll_event event = { .events = EPOLLIN | EPOLLET };
@@ -30,7 +30,7 @@ static int watch(int fd)
 	return epoll;
 }
 
-/* How many descriptors are ready within so many milliseconds; -1 waits. */
+/* Returns how many descriptors become ready within so many milliseconds; -1 waits. */
 static int ready(int epoll, int timeout)
 {
 	struct epoll_event event;
@@ -76,7 +76,7 @@ static void nothing_yet_is_eagain(void)
 	close_fixture(&f);
 }
 
-/* Arms the queue, lets a WRITE complete, and takes the event off the channel. */
+/* Arms the queue, completes a WRITE, and reads the event from the channel. */
 static void one_event(struct fixture *f, struct ibv_qp *qp, int epoll)
 {
 	uint8_t *to = f->memory + BUFFER / 2;
@@ -108,7 +108,7 @@ static void completion_channel_edge_by_edge(void)
 	EQUAL(ready(epoll, 0), 0);
 }
 
-/* Two events that lie there are two reads, and one look says that there is something. */
+/* Two pending events are two reads, but one poll reports both. */
 static void completion_channel_of_two_queues(void)
 {
 	struct fixture f;
@@ -142,7 +142,7 @@ static void completion_channel_of_two_queues(void)
 	SETS(ibv_get_cq_event(f.channel, &cq, &context), EAGAIN);
 }
 
-/* A further event is a further edge, though the one before was not taken. */
+/* A further event is a further edge, even if the one before was not read. */
 static void an_edge_for_each_event(void)
 {
 	struct fixture f;
@@ -185,7 +185,7 @@ static void *interrupts(void *waiting)
 	return NULL;
 }
 
-/* A signal ends the waiting if its handler was installed without SA_RESTART (signal(7)). */
+/* A signal interrupts the wait if its handler was installed without SA_RESTART (signal(7)). */
 static void interrupted_by_a_signal(void)
 {
 	struct sigaction action = { .sa_handler = on_signal };
@@ -210,7 +210,7 @@ static void interrupted_by_a_signal(void)
 	close_fixture(&f);
 }
 
-/* A queue pair that a bad request takes to the error state gives events to the device's descriptor. */
+/* A queue pair that a bad request moves to the error state raises events on the device's descriptor. */
 static void async_events_edge_by_edge(void)
 {
 	struct fixture f;
@@ -223,7 +223,7 @@ static void async_events_edge_by_edge(void)
 	epoll = watch(f.device->async_fd);
 	for (int i = 0; i < 3; i++) {
 		connected_pair(&f, pair);
-		/* The responder refuses the key, and says so to whoever has its queue pair. */
+		/* The responder refuses the key, and its queue pair gets an event. */
 		EQUAL(write_bytes(&f, pair[0], f.memory, f.mr, f.memory, ~f.mr->rkey, 8),
 		      IBV_WC_REM_ACCESS_ERR);
 		EQUAL(ready(epoll, -1), 1);

@@ -1,4 +1,4 @@
-/* Processes that just end. Whoever runs this looks afterwards whether the host still knows of anything. */
+/* Processes that end without cleaning up. The caller of this program checks afterwards that the host has forgotten them. */
 #define _GNU_SOURCE
 #include "fixture.h"
 
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Everything at once: queue pairs with work on them, a listener, events that nobody takes. */
+/* Creates everything at once: queue pairs with outstanding work, a listener, unread events. */
 static void be_busy(void)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET };
@@ -74,7 +74,7 @@ static void terminated(void)
 	ends_by(SIGTERM);
 }
 
-/* Its own crash stays its own: our handler of the signal does not hide it. */
+/* The program's own crash stays one: the library's signal handler does not hide it. */
 static void crashed(void)
 {
 	int status, child = check_fork();
@@ -124,7 +124,7 @@ static void *never_stops(void *unused)
 	}
 }
 
-/* A process ends by exit, in which its threads go on until the very end. */
+/* A process ends by exit, while its threads run until the very end. */
 static void exits_while_threads_work(void)
 {
 	pthread_t thread;
@@ -143,7 +143,7 @@ static void exits_while_threads_work(void)
 
 static struct fixture at_exit;
 
-/* Everything of a queue pair, late: a thread has nothing of its own left. */
+/* Uses all functions of a queue pair late: the thread has no thread-local data left. */
 static void works_with_a_queue_pair(void *unused)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
@@ -174,7 +174,7 @@ static void *sets_a_key(void *key)
 	return NULL;
 }
 
-/* Destructors of C++ and functions of atexit(3) run when those of Rust have; so do those of thread-specific data. */
+/* C++ destructors and atexit(3) functions run after those of Rust; so do destructors of thread-specific data. */
 static void ends_with_work_in_destructors(void)
 {
 	pthread_t thread;
@@ -195,7 +195,7 @@ static void ends_with_work_in_destructors(void)
 	check_child(child);
 }
 
-/* Killed at whatever it is doing. */
+/* Killed at an arbitrary moment. */
 static void killed_at_any_time(void)
 {
 	int status, child, go[2];

@@ -16,7 +16,7 @@ struct ibv_context *open_device(void)
 	return device;
 }
 
-/* The port's first RoCE v2 address that is an IPv4 address (as ::ffff:a.b.c.d), or of a port of InfiniBand its LID and first GID. */
+/* Chooses the port's first RoCE v2 address that is an IPv4 address (as ::ffff:a.b.c.d), or of an InfiniBand port its LID and first GID. */
 static void choose_address(struct fixture *f)
 {
 	static const uint8_t mapped[12] = { [10] = 0xff, 0xff };

@@ -1,4 +1,4 @@
-/* A process that forks with a device open. What the child inherits is dead in it; what it opens itself works. */
+/* A process that forks with a device open. Objects that the child inherits are dead in it; those that it creates work. */
 #include "fixture.h"
 
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A device of one's own, with traffic on it. */
+/* Opens a device of the process's own and sends over it. */
 static void opens_afresh(void)
 {
 	struct fixture f;
@@ -44,7 +44,7 @@ static void both_work(void)
 	close_fixture(&f);
 }
 
-/* The child ends by exit, with handlers and destructors, and by _exit: the parent does not notice. */
+/* The child ends by exit, with handlers and destructors, and by _exit: the parent is not affected. */
 static void a_child_that_ends_harms_nothing(void)
 {
 	struct fixture f;
@@ -64,7 +64,7 @@ static void a_child_that_ends_harms_nothing(void)
 	}
 }
 
-/* Calls on inherited objects fail or do nothing; the parent's do not feel them. */
+/* Calls on inherited objects fail or do nothing, and do not affect the parent's. */
 static void inherited_objects_are_dead(void)
 {
 	struct fixture f;
@@ -87,7 +87,7 @@ static void inherited_objects_are_dead(void)
 		CHECK(ibv_reg_mr(f.pd, f.memory, BUFFER, 0) == NULL);
 		CHECK(ibv_create_cq(f.device, 4, NULL, NULL, 0) == NULL);
 		(void)ibv_query_device(f.device, &attr);
-		/* Cleaning up, as many programs do. Whether it succeeds is not said. */
+		/* Cleaning up, as many programs do. It may succeed or fail. */
 		for (int i = 0; i < 2; i++)
 			(void)ibv_destroy_qp(pair[i]);
 		(void)ibv_dereg_mr(f.mr);
@@ -186,7 +186,7 @@ static void three_generations(void)
 
 static bool done;
 
-/* Is somewhere inside the library whenever the process forks. */
+/* Is inside the library at an arbitrary place whenever the process forks. */
 static void *works(void *unused)
 {
 	(void)unused;

@@ -1,4 +1,4 @@
-/* Sizes that nobody can have, and processes that can have nothing more: an error, never the end of the program. */
+/* Impossible sizes, and processes that have reached their resource limits: an error, never the end of the program. */
 #define _GNU_SOURCE
 #include "fixture.h"
 
@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* A refusal of something that is too much. */
+/* Checks that a request for too much is refused. */
 #define TOO_MUCH(call)                                                                         \
 	do {                                                                                   \
 		CHECK((call) == NULL);                                                         \
@@ -18,7 +18,7 @@
 			FAIL("%s sets errno %d", #call, errno);                                \
 	} while (0)
 
-/* Numbers that overflow something somewhere. */
+/* Numbers that overflow in some calculation. */
 static const uint32_t numbers[] = {
 	UINT_MAX, UINT_MAX - 1, 1u << 31, (1u << 31) + 1, INT_MAX, 1u << 30, 1u << 28, 1u << 24,
 };
@@ -110,7 +110,7 @@ static void memory(void)
 	close_fixture(&f);
 }
 
-/* Lists that are longer than any queue pair takes: nobody reads as far as they claim to go. */
+/* Lists that are longer than any queue pair accepts are not read to their claimed end. */
 static void lists(void)
 {
 	struct ibv_sge sge = { 0 };
@@ -137,7 +137,7 @@ static void lists(void)
 	send.sg_list = recv.sg_list = NULL;
 	RETURNS(ibv_post_send(pair[0], &send, &bad_send), EINVAL);
 	RETURNS(ibv_post_recv(pair[0], &recv, &bad_recv), EINVAL);
-	/* One that is long enough in bytes, but not inline. */
+	/* A list that is long enough in bytes, but not inline. */
 	sge.length = UINT_MAX;
 	send.sg_list = &sge;
 	send.send_flags = IBV_SEND_INLINE;
@@ -146,7 +146,7 @@ static void lists(void)
 	EQUAL(ibv_destroy_srq(srq), 0);
 }
 
-/* As above, by building. What goes wrong is told at the end. */
+/* The same by building. Errors are reported at the end. */
 static void lists_by_building(void)
 {
 	struct ibv_qp_init_attr_ex attr = {
@@ -205,7 +205,7 @@ static void lists_by_building(void)
 	close_fixture(&f);
 }
 
-/* Every mask and every state: none of it ends the program. */
+/* Every mask and every state: none crashes the program. */
 static void masks_and_states(void)
 {
 	struct ibv_qp_attr attr;
@@ -237,7 +237,7 @@ static void masks_and_states(void)
 	close_fixture(&f);
 }
 
-/* Uses up every descriptor below a number, which nobody can go beyond then. */
+/* Uses up every descriptor below a number, which is the limit from then on. */
 static void use_up(rlim_t most)
 {
 	struct rlimit limit;
@@ -249,7 +249,7 @@ static void use_up(rlim_t most)
 		;
 }
 
-/* The descriptors run out, at whatever point of opening a device that is. */
+/* The process runs out of descriptors at every point of opening a device. */
 static void no_descriptors(void)
 {
 	enum { USED = 100 };
@@ -287,7 +287,7 @@ static void no_descriptors(void)
 	close_fixture(&f);
 }
 
-/* Memory that the process has, in bytes. */
+/* Returns the size of the process's memory in bytes. */
 static rlim_t size(void)
 {
 	FILE *file = fopen("/proc/self/statm", "r");
@@ -298,7 +298,7 @@ static rlim_t size(void)
 	return (rlim_t)pages * sysconf(_SC_PAGESIZE);
 }
 
-/* Large objects until there is no room for one more. */
+/* Allocates large objects until there is no room for another one. */
 static void no_memory(void)
 {
 	enum { MANY = 4096 };

@@ -1,4 +1,4 @@
-/* What verbs show of ports of a subnet: LIDs with path bits, P_Keys, GIDs, service levels, datagrams to groups, and a device with two
+/* Ports of a subnet as verbs show them: LIDs with path bits, P_Keys, GIDs, service levels, datagrams to groups, and a device with two
  * ports. A manager has given both ports four LIDs and a second partition. */
 #define _GNU_SOURCE
 #include "umad_fixture.h"
@@ -91,7 +91,7 @@ static struct ibv_qp *with_qkey(struct device *d, uint8_t port, uint16_t pkey_in
 	return qp;
 }
 
-/* A queue pair for datagrams at a port. */
+/* Creates a queue pair for datagrams at a port. */
 static struct ibv_qp *datagrams(struct device *d, uint8_t port, uint16_t pkey_index)
 {
 	return with_qkey(d, port, pkey_index, QKEY);
@@ -106,7 +106,7 @@ static void receive_into(struct device *d, struct ibv_qp *qp, int slot, uint32_t
 	EQUAL(ibv_post_recv(qp, &wr, &bad), 0);
 }
 
-/* The last slot is what is sent: bytes that tell where they are. */
+/* The last slot is the send buffer: bytes that encode their position. */
 enum { SOURCE = SLOTS - 1 };
 
 static void send_with(struct device *d, struct ibv_qp *qp, struct ibv_ah *ah, uint32_t to,
@@ -137,7 +137,7 @@ static struct ibv_wc completion(struct device *d)
 	return wc;
 }
 
-/* The completions of a message that was sent and came into a slot: the latter one. */
+/* Takes the completions of a message that was sent and arrived in a slot. Returns the latter. */
 static struct ibv_wc arrived(struct device *d, int slot, uint32_t length)
 {
 	struct ibv_wc found = { .status = -1 };
@@ -156,7 +156,7 @@ static struct ibv_wc arrived(struct device *d, int slot, uint32_t length)
 	return found;
 }
 
-/* That a message was sent and nothing has come of it. The one behind it would have come later. */
+/* Checks that a message was sent. It was dropped if a later one arrives in its place. */
 static void sent(struct device *d)
 {
 	struct ibv_wc wc = completion(d);
@@ -270,7 +270,7 @@ static void path_bits_of_both_ends(void)
 		EQUAL(wc.sl, to);
 		EQUAL(ibv_destroy_ah(ah), 0);
 	}
-	/* Bits that a port with two of them has not do not count. */
+	/* Path bits beyond the two of the port are ignored. */
 	{
 		struct ibv_ah_attr attr = { .dlid = lid, .src_path_bits = 5, .port_num = 1 };
 		struct ibv_ah *ah = ibv_create_ah(d->pd, &attr);
@@ -282,7 +282,7 @@ static void path_bits_of_both_ends(void)
 	}
 }
 
-/* Asks subnet administration; what is in the answer stays in `b`. */
+/* Sends a request to subnet administration; the answer is in `b`. */
 static void join(struct device *d, uint8_t port, const union ibv_gid *group, uint16_t *mlid,
 		 uint32_t *qkey)
 {
@@ -308,7 +308,7 @@ static void join(struct device *d, uint8_t port, const union ibv_gid *group, uin
 	EQUAL(umad_close_port(umad), 0);
 }
 
-/* The group of all of the default partition that speak IP. */
+/* The broadcast group of IPv4 in the default partition. */
 static const union ibv_gid everybody = { .raw = { 0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, [12] = 0xff, 0xff, 0xff, 0xff } };
 
 static void group_with_the_sender_in_it(void)
@@ -327,7 +327,7 @@ static void group_with_the_sender_in_it(void)
 		EQUAL(ibv_attach_mcast(qp[i], &everybody, mlid), 0);
 		receive_into(d, qp[i], i, ROOM);
 	}
-	/* Path bits are none of a datagram's to a group. */
+	/* Path bits are not used in a datagram to a group. */
 	ah = to_gid(d, 1, mlid, everybody, 0);
 	send_with(d, qp[0], ah, 0xffffff, qkey & ~PRIVILEGED, 64);
 	for (int i = 0; i < 3; i++) {
@@ -364,7 +364,7 @@ static void what_is_too_long_is_lost(void)
 	receive_into(d, to, 0, GRH + 16);
 	send_with(d, from, ah, to->qp_num, QKEY, 17);
 	sent(d);
-	/* The receive is there for what fits. */
+	/* The receive is still posted for a message that fits. */
 	send_with(d, from, ah, to->qp_num, QKEY, 16);
 	arrived(d, 0, 16);
 	EQUAL(ibv_query_qp(to, &attr, IBV_QP_STATE, &init), 0);
@@ -403,11 +403,11 @@ static void qkeys_with_the_top_bit(void)
 {
 	struct device *d = opened();
 	struct ibv_ah *ah = to_lid(d, 1, d->port[1].lid);
-	/* The owner of the host may have this one. */
+	/* The owner of the host may use this Q_Key. */
 	struct ibv_qp *own = with_qkey(d, 1, 0, 0x80010000), *other = datagrams(d, 1, 0);
 
 	receive_into(d, own, 0, ROOM);
-	/* This sends QKEY, which is not that of the other one. */
+	/* This sends QKEY, which is not the other queue pair's. */
 	send_with(d, other, ah, own->qp_num, 0x80010000, 30);
 	sent(d);
 	send_with(d, own, ah, own->qp_num, PRIVILEGED, 31);
@@ -481,7 +481,7 @@ static void gids_beside_the_first(void)
 	arrived(d, 1, 41);
 	EQUAL(memcmp(&grh(d, 1)->sgid, &first, sizeof(first)), 0);
 	EQUAL(memcmp(&grh(d, 1)->dgid, &alias, sizeof(alias)), 0);
-	/* One that the port has not is lost, though the LID is the port's. */
+	/* A datagram to a GID that the port does not have is lost, though the LID is the port's. */
 	receive_into(d, qp, 2, ROOM);
 	alias.raw[15] ^= 1;
 	send_with(d, qp, to_gid(d, 1, d->port[1].lid, alias, 0), qp->qp_num, QKEY, 42);
@@ -528,7 +528,7 @@ static void two_ports(void)
 		EQUAL(wc.dlid_path_bits, 1);
 		EQUAL(wc.src_qp, at[from - 1]->qp_num);
 	}
-	/* The files say the same. */
+	/* The files in sysfs agree. */
 	EQUAL(number_in("/sys/class/infiniband/rdmux_ib0/ports/1/lid"), d->port[1].lid);
 	EQUAL(number_in("/sys/class/infiniband/rdmux_ib0/ports/2/lid"), d->port[2].lid);
 	EQUAL(number_in("/sys/class/infiniband/rdmux_ib0/ports/2/lid_mask_count"), LMC);
@@ -626,7 +626,7 @@ static void ports_that_are_wrong(void)
 		EQUAL(ibv_query_gid(d->context, none[i], 0, &gid), -1);
 		EQUAL(ibv_query_pkey(d->context, none[i], 0, &pkey), -1);
 	}
-	/* An address of another port than the queue pair's. */
+	/* An address handle for another port than the queue pair's. */
 	send_with(d, at_one, to_lid(d, 2, d->port[1].lid), at_one->qp_num, QKEY, 10);
 	EQUAL(completion(d).status, IBV_WC_LOC_QP_OP_ERR);
 }
@@ -673,7 +673,7 @@ static void events_of_the_second_port(void)
 	expect_event(d, IBV_EVENT_PORT_ERR, 2);
 	EQUAL(ibv_query_port(d->context, 1, &attr), 0);
 	EQUAL(attr.state, IBV_PORT_ACTIVE);
-	/* The manager brings it up again. What else it tells the port is its affair. */
+	/* The manager brings it up again, possibly with further events. */
 	for (;;) {
 		struct ibv_async_event event;
 		enum ibv_event_type type;

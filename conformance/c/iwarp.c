@@ -1,4 +1,4 @@
-/* iWARP devices: which are seen, what they say and refuse, and connections on which either side sends first. */
+/* iWARP devices: which ones are listed, their attributes and errors, and connections on which either side sends first. */
 #define _GNU_SOURCE
 #include "fixture.h"
 
@@ -21,7 +21,7 @@ static void see(const char *devices)
 	setenv("RDMUX_DEVICE", devices, 1);
 }
 
-/* How many devices are listed, and their names. */
+/* Returns how many devices are listed, and their names. */
 static int names(const char *devices, const char *name[2])
 {
 	struct ibv_device **list;
@@ -118,7 +118,7 @@ static void what_it_refuses(void)
 	EQUAL(ibv_close_device(device), 0);
 }
 
-/* An IPv4 address of the host, without a port. */
+/* Returns an IPv4 address of the host, without a port. */
 static struct sockaddr_in own_address(void)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET };
@@ -180,7 +180,7 @@ static void the_option(void)
 	rdma_destroy_event_channel(events);
 }
 
-/* An endpoint that listens at an address, or that has resolved it. */
+/* Creates an endpoint that listens at an address, or that has resolved it. */
 static struct rdma_cm_id *endpoint(bool passive, struct sockaddr_in *address)
 {
 	struct rdma_addrinfo info = {
@@ -204,7 +204,7 @@ static struct rdma_cm_id *endpoint(bool passive, struct sockaddr_in *address)
 	return id;
 }
 
-/* Memory of an id, filled with this, and registered. */
+/* Allocates memory of an id, filled with this byte, and registers it. */
 static struct ibv_mr *memory(struct rdma_cm_id *id, int byte)
 {
 	uint8_t *bytes = malloc(MESSAGES * LENGTH);
@@ -221,7 +221,7 @@ static uint8_t *place(struct ibv_mr *mr, int n)
 	return (uint8_t *)mr->addr + n * LENGTH;
 }
 
-/* Receives so many messages, all of this byte. */
+/* Receives so many messages, all filled with this byte. */
 static void receive(struct rdma_cm_id *id, struct ibv_mr *mr, int count, int byte)
 {
 	struct ibv_wc wc;
@@ -247,7 +247,7 @@ static void post_sends(struct rdma_cm_id *id, struct ibv_mr *mr)
 		EQUAL(rdma_post_send(id, NULL, place(mr, n), LENGTH, mr, 0), 0);
 }
 
-/* The side that connects. It asks for a mode; then it hears the other first, or it says something first, without which the other says nothing. */
+/* The connecting side. It asks for a mode. If either side may send first, it receives before it sends. */
 static void connecting(struct sockaddr_in *address, bool asked, bool either)
 {
 	struct rdma_cm_id *id = endpoint(false, address);
@@ -265,13 +265,13 @@ static void connecting(struct sockaddr_in *address, bool asked, bool either)
 	EQUAL(rdmux_event_peer_to_peer(id->event), either);
 	if (either)
 		receive(id, in, MESSAGES, 1);
-	/* What was posted before the end arrives. */
+	/* Requests posted before the end are delivered. */
 	post_sends(id, out);
 	EQUAL(rdma_disconnect(id), 0);
 	rdma_destroy_ep(id);
 }
 
-/* Connects two processes, of which the one that connects asks for a mode; whether either side may send first then. */
+/* Connects two processes, of which the connecting one asks for a mode. `either`: whether either side may then send first. */
 static void converse(bool asked, bool either)
 {
 	struct sockaddr_in address = own_address();
@@ -320,7 +320,7 @@ static void the_active_side_sends_first(void)
 	converse(false, false);
 }
 
-/* A peer of MPA's first revision cannot be asked for the mode: the event says that the active side sends first. */
+/* A peer of MPA's first revision does not support the mode: the event says that the active side sends first. */
 static void the_event_says_that_the_mode_was_not_to_be_had(void)
 {
 	setenv("RDMUX_HOST", getenv("RDMUX_OLD_HOST"), 1);

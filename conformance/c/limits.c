@@ -1,12 +1,12 @@
-/* The limits that ibv_query_device(3) tells are those that are kept: as many objects as it says can be made, the next one is
- * ENOMEM, and when one is gone another can be made. The device is that of $RDMUX_SMALL_HOST, whose limits are small. */
+/* The limits of ibv_query_device(3) are the actual ones: that many objects can be created, the next one is
+ * ENOMEM, and after one is destroyed another can be created. The device is that of $RDMUX_SMALL_HOST, whose limits are small. */
 #include "fixture.h"
 
 #include <stdlib.h>
 
 enum { MOST = 64 };
 
-/* The device, and what is needed to make the rest. */
+/* The device, and the objects that others need. */
 struct small {
 	struct ibv_context *device;
 	struct ibv_device_attr attr;

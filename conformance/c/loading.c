@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Not linked: the symbols come from what is loaded, as in a plug-in. */
+/* Not linked: the symbols come from the loaded libraries, as in a plug-in. */
 static void *load(const char *name)
 {
 	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -29,7 +29,7 @@ static void *symbol(void *library, const char *name, const char *version)
 	return address;
 }
 
-/* Opens the first device with one library's functions; its name. */
+/* Opens the first device with one library's functions. Returns its name. */
 static const char *first_device(void *verbs)
 {
 	struct ibv_device **(*list)(int *) = symbol(verbs, "ibv_get_device_list", "IBVERBS_1.1");
@@ -49,7 +49,7 @@ static const char *first_device(void *verbs)
 	return name;
 }
 
-/* What programs link or load, each with a symbol and the version that they get of it. */
+/* The names that programs link or load, each with a symbol and the version that they get of it. */
 static const struct {
 	const char *file, *symbol, *version;
 } names[] = {
@@ -60,7 +60,7 @@ static const struct {
 
 enum { NAMES = sizeof(names) / sizeof(*names) };
 
-/* What the loader knows of what it has loaded by a name. */
+/* Returns the loader's entry of the library loaded by a name. */
 static const struct link_map *loaded(int name)
 {
 	void *library = load(names[name].file);
@@ -79,7 +79,7 @@ static bool is_there(int name)
 	return dlopen(names[name].file, RTLD_NOW | RTLD_NOLOAD) != NULL;
 }
 
-/* Whichever is loaded first, the others find the same copy, and by every name there is what the others have. */
+/* Whichever is loaded first, the others resolve to the same copy, which has all symbols under every name. */
 static void loads_in_order(const int *order)
 {
 	const struct link_map *first;
@@ -115,7 +115,7 @@ static void one_copy_in_every_order(void)
 	}
 }
 
-/* Symbols of libibumad of 2.1 and 2.2 are there by these versions only. */
+/* Symbols of libibumad of 2.1 and 2.2 exist only in these versions. */
 static void every_version_of_libibumad(void)
 {
 	void *umad = load("libibumad.so.3");
@@ -180,7 +180,7 @@ static void *loads_and_ends(void *unused)
 	return NULL;
 }
 
-/* What the library keeps for a thread is let go when that ends, after the library was closed. */
+/* Thread-specific data of the library are freed when the thread ends, after the library was closed. */
 static void closed_by_a_thread_that_ends(void)
 {
 	pthread_t thread;
@@ -191,7 +191,7 @@ static void closed_by_a_thread_that_ends(void)
 	}
 }
 
-/* What was made before goes on working: the threads behind it are still there. */
+/* Objects created before still work: the threads behind them are still running. */
 static void closed_while_in_use(void)
 {
 	void *verbs = load("libibverbs.so.1");

@@ -1,5 +1,5 @@
-/* Automatic path migration (IBTA 17.2.8): an alternate path is loaded, armed, migrated to by request and after retries, and loaded
- * again. On RoCE paths lead from address to address of the host, on InfiniBand from port to port and from LID to LID. */
+/* Automatic path migration (IBTA 17.2.8): an alternate path is loaded, armed, migrated to on request and after retries, and loaded
+ * again. On RoCE paths are between addresses of the host, on InfiniBand from port to port and from LID to LID. */
 #define _GNU_SOURCE
 #include "fixture.h"
 
@@ -14,7 +14,7 @@ enum {
 	RETRIES = 1,
 };
 
-/* One of the two paths between the ends of a pair, as each end sees it. */
+/* One of the two paths between the ends of a pair, as seen from each end. */
 struct path {
 	struct ibv_ah_attr ah[2];
 };
@@ -35,7 +35,7 @@ static struct ibv_port_attr port_of(struct pair *p, uint8_t number)
 	return port;
 }
 
-/* From one address of the host to another, or to itself. */
+/* Sets up a path from one address of the host to another, or to itself. */
 static void address_to_address(struct pair *p, int first, int second, struct path *path)
 {
 	int index[2] = { first, second };
@@ -52,7 +52,7 @@ static void address_to_address(struct pair *p, int first, int second, struct pat
 	}
 }
 
-/* From a LID of a port to another: the path bits of each end. */
+/* Sets up a path from a LID of a port to another, given the path bits of each end. */
 static void lid_to_lid(struct pair *p, uint8_t port, uint8_t bits, struct path *path)
 {
 	uint16_t lid = port_of(p, port).lid;
@@ -123,7 +123,7 @@ static void connect_both(struct pair *p)
 		connect_end(p, end);
 }
 
-/* Two queue pairs, connected by the first path. */
+/* Connects two queue pairs by the first path. */
 static struct pair *connected(void)
 {
 	struct pair *p = calloc(1, sizeof(*p));
@@ -149,7 +149,7 @@ static struct ibv_qp_attr query(struct pair *p, int end)
 	return attr;
 }
 
-/* Loads a path, and asks for it to be used if need be. */
+/* Loads a path, and arms the queue pair for migration to it. */
 static int rearm(struct pair *p, int end, int path)
 {
 	struct ibv_qp_attr attr = {
@@ -182,7 +182,7 @@ static void arm(struct pair *p, int path)
 	until_both_are(p, IBV_MIG_ARMED);
 }
 
-/* The ends are at a path. */
+/* Checks that the ends use a path. */
 static void at(struct pair *p, int path)
 {
 	for (int end = 0; end < 2; end++) {
@@ -209,7 +209,7 @@ static struct ibv_async_event event_of(struct pair *p)
 	return event;
 }
 
-/* Each end is told once that it has migrated. Of a port that went down there may be an event, too. */
+/* Each end gets one event that it has migrated. There may also be an event of a port that went down. */
 static void both_are_told(struct pair *p)
 {
 	bool told[2] = { false };
@@ -233,7 +233,7 @@ static void nothing_is_told(struct pair *p)
 	EQUAL(poll(&ready, 1, 0), 0);
 }
 
-/* A message each way, a WRITE and a READ. */
+/* Sends a message each way, a WRITE and a READ. */
 static void both_ways(struct pair *p)
 {
 	struct fixture *f = &p->f;
@@ -329,7 +329,7 @@ static void a_connection_migrates_by_request_and_back(void)
 	migrate_by_request(connected());
 }
 
-/* By one port: to paths whose ends have different LIDs, or addresses. */
+/* On one port: to paths whose ends have different LIDs, or addresses. */
 static void a_connection_migrates_between_different_ends(void)
 {
 	struct pair *p = calloc(1, sizeof(*p));
@@ -348,7 +348,7 @@ static void a_connection_migrates_between_different_ends(void)
 	migrate_by_request(p);
 }
 
-/* The ends disagree: one goes where the other does not expect it. */
+/* The ends disagree: one migrates to a path that the other does not expect. */
 static void a_request_by_the_wrong_path_is_told_and_changes_nothing(void)
 {
 	struct pair *p = connected();
@@ -364,7 +364,7 @@ static void a_request_by_the_wrong_path_is_told_and_changes_nothing(void)
 	EQUAL(rearm(p, 1, 1), 0);
 	until_both_are(p, IBV_MIG_ARMED);
 	EQUAL(ask(p, 0, IBV_MIG_MIGRATED), 0);
-	/* Each waits in the queue, of which the order is not told. */
+	/* Both events wait in the queue, in any order. */
 	for (int i = 0; i < 2; i++) {
 		event = event_of(p);
 		if (event.element.qp == p->qp[0])
@@ -373,7 +373,7 @@ static void a_request_by_the_wrong_path_is_told_and_changes_nothing(void)
 			EQUAL(event.event_type, IBV_EVENT_PATH_MIG_ERR);
 	}
 	EQUAL(query(p, 1).path_mig_state, IBV_MIG_ARMED);
-	/* What it asks for is not answered, and there is no other path left. */
+	/* Its requests are not answered, and there is no other path left. */
 	EQUAL(write_bytes(&p->f, p->qp[0], p->f.memory, p->f.mr, p->f.memory + LENGTH,
 			  p->f.mr->rkey, LENGTH),
 	      IBV_WC_RETRY_EXC_ERR);

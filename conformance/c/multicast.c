@@ -1,5 +1,5 @@
-/* Multicast groups as options of ids (<rdmux/multicast.h>) on a port of a subnet whose administration is this test: it grants,
- * refuses, is silent, delays and forgets, and looks at what it is asked. */
+/* Multicast groups as options of ids (<rdmux/multicast.h>) on a port of a subnet whose administration is this test. It grants and
+ * refuses requests, ignores, delays and forgets them, and checks their contents. */
 #define _GNU_SOURCE
 #include "umad_fixture.h"
 
@@ -18,18 +18,18 @@
 #define AF_IB 27
 #endif
 
-/* Where PortInfo has what is set here. */
+/* Offsets in PortInfo of the fields that are set here. */
 enum { LID = 16, SM_LID = 18, STATE = 32, PHYSICAL_STATE = 33, REREGISTER_AND_TIMEOUT = 51 };
 enum { DOWN = 1, ARMED = 3, ACTIVE = 4, REREGISTER = 0x80, OWN_LID = 0x31 };
 
-/* Subnet administration: attribute, methods, and where the record has what. */
+/* Subnet administration: attribute, methods, and the offsets of the record's fields. */
 enum { MC_MEMBER = 0x38, DELETE = 0x15, RECORD = 52, QKEY = 32, MLID = 36, MTU = 38, PKEY = 40, SL = 44, STATE_OF = 48 };
 enum { FULL = 1, NON = 2, SEND_ONLY_NON = 4, SEND_ONLY = 8 };
 enum { REFUSED_STATUS = 0x0200 };
 #define KEYS (IB_SA_MCMEMBER_REC_MGID | IB_SA_MCMEMBER_REC_PORT_GID | IB_SA_MCMEMBER_REC_JOIN_STATE)
 #define ALL_COMPONENTS 0x3ffffULL
 
-/* What administration does with groups but the broadcast group, which it always grants. */
+/* How administration treats groups other than the broadcast group, which it always grants. */
 enum mode { GRANT, REFUSE, SILENT, HOLD };
 
 struct question {
@@ -51,11 +51,11 @@ static uint32_t tid;
 
 static const uint8_t broadcast[16] = { 0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, [12] = 0xff, 0xff, 0xff, 0xff };
 
-/* The group by which a test sees that its port is ready. Its membership may end when the test has begun. */
+/* The group by which a test detects that its port is ready. Its membership may end after the test has begun. */
 static const char first_group[] = "239.0.0.1";
 static const uint8_t first_mgid[16] = { 0xff, 0x12, 0x40, 0x01, 0xff, 0xff, [12] = 0x0f, 0, 0, 1 };
 
-/* What the newest question to join it has for a number. */
+/* The transaction ID of the newest request to join it. */
 static uint64_t first_tid = UINT64_MAX;
 
 /* The parameters of the broadcast group. */
@@ -96,8 +96,8 @@ static void answer(struct buffer *b, uint16_t status)
 		abort();
 }
 
-/* Whether a question is of the test itself: none that makes it ready, and none of an earlier test that is asked again. The
- * service numbers what it asks. */
+/* Returns whether a request belongs to the test itself: not to its preparation, and not a retransmission from an earlier test. The
+ * service numbers its requests. */
 static bool is_of_test(const struct umad_sa_packet *sa)
 {
 	uint64_t tid = be64toh(sa->mad_hdr.tid);
@@ -110,7 +110,7 @@ static bool is_of_test(const struct umad_sa_packet *sa)
 	return memcmp(sa->data, broadcast, 16) && tid > first_tid;
 }
 
-/* Notes a question, once, however often it is asked. */
+/* Records a request, once, however often it is retransmitted. */
 static void note(const struct umad_sa_packet *sa)
 {
 	uint64_t tid = be64toh(sa->mad_hdr.tid);
@@ -162,7 +162,7 @@ static void set_mode(enum mode now)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Waits for the question with this number, from 0. */
+/* Waits for the request with this number, from 0. */
 static struct question question(int number)
 {
 	struct question q;
@@ -185,7 +185,7 @@ static int asked_so_far(void)
 	return n;
 }
 
-/* Asks the own port's agent. What the answer says. */
+/* Sends a request to the local port's agent. Returns the data of the answer. */
 static uint8_t *asked_for(struct buffer *b, uint8_t method, uint16_t attr_id, uint32_t attr_mod)
 {
 	struct umad_smp *smp = (struct umad_smp *)b->mad;
@@ -204,7 +204,7 @@ static uint8_t *asked(struct buffer *b, uint8_t method)
 	return asked_for(b, method, UMAD_SM_ATTR_PORT_INFO, 1);
 }
 
-/* Changes the own port, as a manager does. */
+/* Changes the local port, as a manager does. */
 static void change_port(uint8_t state, uint8_t flags)
 {
 	struct buffer b;
@@ -223,7 +223,7 @@ static void change_port(uint8_t state, uint8_t flags)
 	asked(&b, UMAD_METHOD_SET);
 }
 
-/* Gives the own port a second partition, or takes it away with 0. */
+/* Gives the local port a second partition, or removes it with 0. */
 static void change_partition(struct ibv_context *device, uint16_t pkey)
 {
 	struct ibv_async_event event;
@@ -236,7 +236,7 @@ static void change_partition(struct ibv_context *device, uint16_t pkey)
 	directed(&b, UMAD_METHOD_SET, UMAD_SM_ATTR_PKEY_TABLE, tid, NULL, 0);
 	memcpy(((struct umad_smp *)b.mad)->data, keys, sizeof(keys));
 	asked_for(&b, UMAD_METHOD_SET, UMAD_SM_ATTR_PKEY_TABLE, 0);
-	/* The service has heard of it, and done what is to be done, when it tells programs. */
+	/* The service has handled the change when programs see it. */
 	do {
 		EQUAL(ibv_get_async_event(device, &event), 0);
 		ibv_ack_async_event(&event);
@@ -270,7 +270,7 @@ static struct sockaddr_in v4(const char *ip)
 	return a;
 }
 
-/* A datagram id on an address, with a queue pair. */
+/* Creates a datagram id on an address, with a queue pair. */
 static struct rdma_cm_id *bound_to(enum rdma_port_space space, void *local)
 {
 	struct ibv_qp_init_attr attr = {
@@ -287,7 +287,7 @@ static struct rdma_cm_id *bound_to(enum rdma_port_space space, void *local)
 	return id;
 }
 
-/* The same on the host's IPv4 address. */
+/* Creates one on the host's IPv4 address. */
 static struct rdma_cm_id *bound(enum rdma_port_space space)
 {
 	const char *own = getenv("RDMUX_ADDRESS");
@@ -305,7 +305,7 @@ static void end(struct rdma_cm_id *id)
 	EQUAL(rdma_destroy_id(id), 0);
 }
 
-/* The next event, acknowledged: its status if it tells of a failure, 0 of a join. */
+/* Reads and acknowledges the next event. Returns its status if it reports a failure, 0 for a join. */
 static int outcome(struct rdma_cm_id *id)
 {
 	struct rdma_cm_event *event;
@@ -362,7 +362,7 @@ static void mgid_of(const char *text, uint8_t mgid[16])
 	EQUAL(inet_pton(AF_INET6, text, mgid), 1);
 }
 
-/* Joins a group as soon as the service is in the broadcast group. */
+/* Joins a group, and retries until the service is in the broadcast group. */
 static void until_joined(struct rdma_cm_id *id, const char *group)
 {
 	int status;
@@ -374,7 +374,7 @@ static void until_joined(struct rdma_cm_id *id, const char *group)
 	} while (status != 0);
 }
 
-/* A port that is active, administration that grants, and the service in the broadcast group. */
+/* Waits until the port is active, administration grants, and the service is in the broadcast group. */
 static void ready(void)
 {
 	pthread_t thread;
@@ -391,7 +391,7 @@ static void ready(void)
 	CHECK((channel = rdma_create_event_channel()) != NULL);
 	id = bound(RDMA_PS_UDP);
 	until_joined(id, first_group);
-	/* The service hears of its port a moment after the manager has its answer. It has when it tells what was lost. */
+	/* The service learns of its port's change a moment after the manager gets the answer. It has when it reports the loss. */
 	change_port(0, REREGISTER);
 	EQUAL(outcome(id), -ENETRESET);
 	until_joined(id, first_group);
@@ -399,7 +399,7 @@ static void ready(void)
 	end(id);
 }
 
-/* Fields that groups have of the broadcast group. */
+/* Checks the fields that groups take from the broadcast group. */
 static void as_the_broadcast_group(const struct question *q)
 {
 	EQUAL(memcmp(q->record + PKEY, parameters + PKEY, 2), 0);
@@ -443,7 +443,7 @@ static void parameters_are_those_of_the_broadcast_group(void)
 		as_the_broadcast_group(&q);
 		EQUAL(outcome(id), 0);
 
-		/* The record is administration's. */
+		/* The record is the one from administration. */
 		EQUAL(rdma_get_option(id, RDMA_PROTO_IP, IP_ADD_MEMBERSHIP, &rec, sizeof(rec)), 0);
 		EQUAL(memcmp(rec.mgid.raw, mgid, 16), 0);
 		EQUAL(memcmp(rec.port_gid.raw, q.record + 16, 16), 0);
@@ -473,7 +473,7 @@ static void parameters_are_those_of_the_broadcast_group(void)
 	}
 }
 
-/* A record with a value in every field, of which all are possible. */
+/* Returns a record with a valid value in every field. */
 static struct ib_mreq full_record(struct rdma_cm_id *id)
 {
 	struct ib_mreq mreq = {
@@ -555,7 +555,7 @@ static void fields_that_cannot_be_are_refused(void)
 	WRONG(bad.comp_mask |= 1ULL << 63);
 	SETS(rdma_set_option(id, RDMA_PROTO_IB, IB_ADD_MEMBERSHIP, &good, sizeof(good) - 8), EINVAL);
 	SETS(rdma_set_option(id, RDMA_PROTO_IB, IB_ADD_MEMBERSHIP, NULL, sizeof(good)), EINVAL);
-	/* Administration has not been asked for any of them: what it hears first is one that can be. */
+	/* Administration got no request for any of them: its first one is for a valid record. */
 	EQUAL(rdma_set_option(id, RDMA_PROTO_IB, IB_ADD_MEMBERSHIP, &good, sizeof(good)), 0);
 	EQUAL(outcome(id), 0);
 	EQUAL(question(0).mask, good.comp_mask);
@@ -608,7 +608,7 @@ static void refusal_and_silence_have_an_errno_each(void)
 	EQUAL(add(id, "239.3.3.3"), 0);
 	EQUAL(outcome(id), -ETIMEDOUT);
 	SETS(send_to(id, &wr, &group), ETIMEDOUT);
-	/* It may be joined again as it is, and then left once. */
+	/* It may be joined again without being left, and then left once. */
 	set_mode(GRANT);
 	EQUAL(add(id, "239.3.3.3"), 0);
 	EQUAL(outcome(id), 0);
@@ -693,7 +693,7 @@ static void port_leaves_with_the_last_member(void)
 	EQUAL(q.mask, KEYS);
 	EQUAL(memcmp(q.record, question(0).record, 16), 0);
 
-	/* One that only sends is another kind of member, of its own. */
+	/* A send-only membership is another kind, and separate. */
 	mgid_of("ff12:4001:ffff::f06:606", mreq.rec.mgid.raw);
 	EQUAL(ibv_query_gid(one->verbs, 1, 0, &mreq.rec.port_gid), 0);
 	mreq.rec.join_state = SEND_ONLY;
@@ -721,7 +721,7 @@ static void gids_are_assigned(void)
 	id = bound(RDMA_PS_UDP);
 	EQUAL(ibv_query_gid(id->verbs, 1, 0, &mreq.rec.port_gid), 0);
 	mreq.rec.join_state = FULL;
-	/* Two at a time, by either way to say it. */
+	/* Two at a time, by either interface. */
 	EQUAL(rdma_set_option(id, RDMA_PROTO_IB, IB_ADD_MEMBERSHIP, &mreq, sizeof(mreq)), 0);
 	EQUAL(outcome(id), 0);
 	EQUAL(rdma_get_option(id, RDMA_PROTO_IB, IB_ADD_MEMBERSHIP, &told[0], sizeof(told[0])), 0);
@@ -738,7 +738,7 @@ static void gids_are_assigned(void)
 	CHECK(memcmp(told[1].rec.mgid.raw, told[0].rec.mgid.raw, 16) != 0);
 	EQUAL(rdma_set_option(id, RDMA_PROTO_IB, IB_DROP_MEMBERSHIP, &told[1], sizeof(told[1])), 0);
 
-	/* One that is not assigned yet has no name but none. */
+	/* A group that has no GID yet is named by zero. */
 	set_mode(HOLD);
 	EQUAL(rdma_set_option(id, RDMA_PROTO_IB, IB_ADD_MEMBERSHIP, &mreq, sizeof(mreq)), 0);
 	EQUAL(rdma_set_option(id, RDMA_PROTO_IB, IB_DROP_MEMBERSHIP, &mreq, sizeof(mreq)), 0);
@@ -758,7 +758,7 @@ static struct ibv_wc completion(struct ibv_cq *cq)
 	return wc;
 }
 
-/* A datagram to a group's address reaches its members, of which the sender is the only one, by the group's GID. */
+/* A datagram to a group's address reaches its members, of which the sender is the only one, with the group's GID. */
 static void reaches_members(struct rdma_cm_id *id, struct sockaddr *group, const uint8_t mgid[16])
 {
 	static uint8_t buffer[64];
@@ -796,7 +796,7 @@ static void ids_that_are_bound_by_gid_join_groups_of_every_kind(void)
 	end(id);
 	memcpy(&at.sib_addr, own.raw, 16);
 	id = bound_to(RDMA_PS_UDP, &at);
-	/* IPv4, IPv6, a GID, and in the signature of both families. */
+	/* IPv4, IPv6, a GID, and GIDs with the signature of both families. */
 	EQUAL(add(id, "239.7.7.7"), 0);
 	EQUAL(outcome(id), 0);
 	EQUAL(inet_pton(AF_INET6, "ff0e::1:2", &mreq.ipv6mr_multiaddr), 1);

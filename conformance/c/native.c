@@ -1,4 +1,4 @@
-/* InfiniBand's own addresses (AF_IB) in the connection manager, paths that the program has, and names that lead to both: on
+/* InfiniBand's own addresses (AF_IB) in the connection manager, paths from the program, and lookups of names that return both: on
  * InfiniBand and on RoCE, where a GID is an IP address. */
 #define _GNU_SOURCE
 #include "check.h"
@@ -72,7 +72,7 @@ static struct rdma_cm_id *created(struct rdma_event_channel *on, enum rdma_port_
 	return id;
 }
 
-/* The GID of the port that has the host's IP address. */
+/* Returns the GID of the port that has the host's IP address. */
 static union ibv_gid own_gid(void)
 {
 	union address v4 = own_v4();
@@ -88,7 +88,7 @@ static union ibv_gid own_gid(void)
 	return gid;
 }
 
-/* A service at this host's GID. */
+/* Returns the address of a service at this host's GID. */
 static union address own_ib(uint64_t sid)
 {
 	union ibv_gid gid = own_gid();
@@ -103,7 +103,7 @@ static union address own_ib(uint64_t sid)
 	return ib;
 }
 
-/* A port of a port space, any if it is 0. */
+/* Returns the address of a port of a port space; 0 for any port. */
 static union address own_ib_port(enum rdma_port_space space, uint16_t port)
 {
 	union address ib = own_ib(((uint64_t)space << 16) + port);
@@ -113,7 +113,7 @@ static union address own_ib_port(enum rdma_port_space space, uint16_t port)
 	return ib;
 }
 
-/* The same address with another port, in network order. */
+/* Returns the same address with another port, in network order. */
 static union address at_port(union address address, __be16 port)
 {
 	switch (address.any.sa_family) {
@@ -203,7 +203,7 @@ static void resolved(struct pair *p, enum rdma_port_space space, const union add
 	p->id = created(p->client, space);
 	EQUAL(rdma_resolve_addr(p->id, NULL, &address.any, TIMEOUT), 0);
 	expect(p->client, RDMA_CM_EVENT_ADDR_RESOLVED);
-	/* An IPv4 address in IPv6's form is one of IPv4. */
+	/* An IPv4-mapped IPv6 address is an IPv4 address. */
 	EQUAL(rdma_get_peer_addr(p->id)->sa_family,
 	      to->any.sa_family == AF_INET6 ? AF_INET : to->any.sa_family);
 	EQUAL(rdma_resolve_route(p->id, TIMEOUT), 0);
@@ -211,7 +211,7 @@ static void resolved(struct pair *p, enum rdma_port_space space, const union add
 	EQUAL(p->id->route.num_paths, 1);
 }
 
-/* Connects what has a path, with so many bytes of private data; then a message goes each way. */
+/* Connects ids that have a path, with so many bytes of private data; then sends a message each way. */
 static void connects(struct pair *p, uint8_t data_len)
 {
 	uint8_t data[UINT8_MAX];
@@ -292,7 +292,7 @@ static void connects_by_gid(void)
 
 /* ---- Service IDs ---- */
 
-/* A listener of 256 services: the ID goes to the wire as it is, and private data begin at byte 0. */
+/* A listener of 256 services: the ID is sent unchanged, and private data begin at byte 0. */
 static void services_by_mask(void)
 {
 	union address at = own_ib(service), to = own_ib(service + 0x42);
@@ -310,7 +310,7 @@ static void services_by_mask(void)
 	ends(&p);
 }
 
-/* What nobody listens for is refused: REJ's reason 8. */
+/* A request for a service without a listener is refused: REJ's reason 8. */
 static void other_services_are_refused(void)
 {
 	union address at = own_ib(service), to = own_ib(service + 0x100);
@@ -347,7 +347,7 @@ static struct rdma_cm_id *datagram_endpoint(union address *at, bool passive)
 	return id;
 }
 
-/* Datagrams: the ID is looked up as it is, and the private data are the program's alone. */
+/* Datagrams: the ID is looked up unchanged, and the private data belong to the program alone. */
 static void datagram_services_have_ids_too(void)
 {
 	union address at = own_ib(service + 0x200);
@@ -387,19 +387,19 @@ static void addresses_are_checked(void)
 
 	/* The service ID of another port space. */
 	SETS(rdma_bind_addr(id, &ib.any), EINVAL);
-	/* A GID that no port has, and a partition. */
+	/* A GID that no port has, and a partition likewise. */
 	memset(&other.ib.sib_addr, 0x21, 16);
 	SETS(rdma_bind_addr(taken, &other.any), EADDRNOTAVAIL);
 	other = own_ib(service);
 	other.ib.sib_pkey = htons(0x8123);
 	SETS(rdma_bind_addr(taken, &other.any), EADDRNOTAVAIL);
-	/* A service that somebody has. */
+	/* A service that another id has. */
 	other.ib.sib_pkey = 0;
 	EQUAL(rdma_bind_addr(taken, &other.any), 0);
 	EQUAL(rdma_destroy_id(id), 0);
 	id = created(on, RDMA_PS_IB);
 	SETS(rdma_bind_addr(id, &other.any), EADDRINUSE);
-	/* A family each. */
+	/* Source and destination of different families. */
 	SETS(rdma_resolve_addr(taken, NULL, &v4.any, TIMEOUT), EINVAL);
 	ib = own_ib(service);
 	memset(&ib.ib.sib_addr, 0, 16);
@@ -409,7 +409,7 @@ static void addresses_are_checked(void)
 	rdma_destroy_event_channel(on);
 }
 
-/* A listener of one partition hears nobody of another. RoCE has one partition. */
+/* A listener of one partition gets no requests from another. RoCE has one partition. */
 static void partitions_are_respected(void)
 {
 	union address at = own_ib(service), to = own_ib(service);
@@ -482,7 +482,7 @@ static void datagrams_by_gid(void)
 
 /* ---- Paths ---- */
 
-/* The path to this host's own GID, as somebody else would know it. */
+/* Returns the path to this host's own GID, as another host would know it. */
 static struct ibv_path_data own_path(void)
 {
 	union address at = own_ib(service);
@@ -525,7 +525,7 @@ static void connects_along_paths(void)
 	connects(&p, 92);
 	ends(&p);
 
-	/* There and back by a record each, and the option after an address is resolved. */
+	/* A record for each direction, and the option after an address is resolved. */
 	p = listening(RDMA_PS_IB, &at);
 	both[0] = both[1] = path;
 	both[0].flags = IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_OUTBOUND;
@@ -541,7 +541,7 @@ static void connects_along_paths(void)
 	ends(&p);
 }
 
-/* IP addresses may come with paths as well; the port is one that nobody is bound to by IP. */
+/* IP addresses may come with paths as well; no id is bound to the port by IP. */
 static void connects_along_paths_by_ip(void)
 {
 	struct ibv_path_data path = own_path();
@@ -610,7 +610,7 @@ static void records_are_checked(void)
 		BAD(bad.path.slid = htons(0x4321));
 		BAD(bad.path.dlid = htons(0xc001));
 	}
-	/* Nothing has happened to it. */
+	/* The id is unchanged. */
 	EQUAL(rdmux_resolve_along(id, NULL, &to.any, &good, 1), 0);
 	expect(on, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	SETS(rdmux_resolve_along(id, NULL, &to.any, &good, 1), EINVAL);
@@ -625,7 +625,7 @@ struct served {
 	pthread_t thread;
 };
 
-/* Takes a connection, with what rdma_create_ep(3) keeps of the attributes, and waits for its end. */
+/* Accepts a connection, with the attributes that rdma_create_ep(3) keeps, and waits for its end. */
 static void *serve(void *listener)
 {
 	struct rdma_cm_id *id;
@@ -665,7 +665,7 @@ static struct served listen_as_found(const char *port, const struct rdma_addrinf
 	return s;
 }
 
-/* Connects by what was found and nothing else. */
+/* Connects by the result of a lookup only. */
 static void connect_as_found(struct rdma_addrinfo *found)
 {
 	struct rdma_conn_param param = {
@@ -719,7 +719,7 @@ static void names_lead_to_services_of_infiniband(void)
 
 	by_name(getenv("RDMUX_HOST"), "7472", hints, false);
 	by_name(getenv("RDMUX_HOST"), "0x10000000dead0001", hints, false);
-	/* The IP address behind it is one for devices without GIDs. */
+	/* The IP address that follows is for devices without GIDs. */
 	EQUAL(rdma_getaddrinfo(getenv("RDMUX_HOST"), "7472", &hints, &found), 0);
 	CHECK(found->ai_next != NULL);
 	EQUAL(found->ai_next->ai_family, AF_INET);
@@ -727,7 +727,7 @@ static void names_lead_to_services_of_infiniband(void)
 	rdma_freeaddrinfo(found);
 }
 
-/* As rdma-core does it where ibacm(8) runs: the listener has an IP address, of RDMA_PS_IB. */
+/* As in rdma-core where ibacm(8) runs: the listener has an IP address, of RDMA_PS_IB. */
 static void listener_with_an_ip_address_is_found_by_gid(void)
 {
 	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_IB, .ai_qp_type = IBV_QPT_RC };
@@ -766,7 +766,7 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *s
 			  const struct rdma_addrinfo *hints);
 int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 
-/* Has administration, which the port knows, keep a service of this host. */
+/* Registers a service of this host at subnet administration, which the port's attributes name. */
 static void registered(const char *name, uint64_t sid, const struct ibv_port_attr *attr)
 {
 	enum { SERVICE_RECORD = 0x31, ID = 1, GID = 2, PKEY = 4, LEASE = 1 << 4, NAME = 1 << 6 };
@@ -802,7 +802,7 @@ static void registered(const char *name, uint64_t sid, const struct ibv_port_att
 	EQUAL(umad_close_port(port), 0);
 }
 
-/* What was found, each a service at this host. */
+/* Checks the result: each is a service at this host. */
 static void are_services(struct rdma_addrinfo *found, int count)
 {
 	union ibv_gid gid = own_gid();

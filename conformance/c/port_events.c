@@ -1,4 +1,4 @@
-/* Asynchronous events of a port of a subnet: what a manager does to it, ibv_get_async_event(3) tells. The test is the manager, by
+/* Asynchronous events of a port of a subnet: ibv_get_async_event(3) reports the manager's changes to it. The test is the manager, by
  * directed routes of no hop. */
 #define _GNU_SOURCE
 #include "umad_fixture.h"
@@ -9,7 +9,7 @@
 #include <poll.h>
 #include <string.h>
 
-/* Where PortInfo has what is set here. */
+/* Offsets in PortInfo of the fields that are set here. */
 enum {
 	GID_PREFIX = 8,
 	LID = 16,
@@ -59,7 +59,7 @@ static uint8_t *asked(struct buffer *b, uint8_t method, uint16_t attr_id, uint32
 	return smp->data;
 }
 
-/* Reads an attribute of the own port, to be changed and given to `set`. */
+/* Reads an attribute of the local port, to be changed and passed to `set`. */
 static uint8_t *get(struct buffer *b, uint16_t attr_id, uint32_t modifier)
 {
 	directed(b, UMAD_METHOD_GET, attr_id, tid, NULL, 0);
@@ -76,7 +76,7 @@ static void set(struct buffer *b, uint16_t attr_id, uint32_t modifier)
 	asked(b, UMAD_METHOD_SET, attr_id, modifier);
 }
 
-/* The PortInfo of the own port, with states that a Set leaves as they are. */
+/* Reads the PortInfo of the local port, with states that a Set leaves unchanged. */
 static uint8_t *get_port_info(struct buffer *b)
 {
 	uint8_t *info = get(b, UMAD_SM_ATTR_PORT_INFO, 1);
@@ -110,7 +110,7 @@ static void set_state(uint8_t state)
 	set_port_info(&b);
 }
 
-/* The next event, which must be this one, on the port. */
+/* Reads the next event, which must be this one, on the port. */
 static void next(struct ibv_context *context, enum ibv_event_type type)
 {
 	struct ibv_async_event event;
@@ -122,7 +122,7 @@ static void next(struct ibv_context *context, enum ibv_event_type type)
 	ibv_ack_async_event(&event);
 }
 
-/* That nothing else was told. */
+/* Checks that there is no further event. */
 static void no_more(struct ibv_context *context)
 {
 	struct pollfd fd = { .fd = context->async_fd, .events = POLLIN };
@@ -136,7 +136,7 @@ static void lid_and_manager(void)
 	struct ibv_port_attr attr;
 	uint16_t lid, sm_lid;
 
-	/* Others than it has, which another program gave it, or nobody. */
+	/* Values that differ from its current ones, which another program may have set. */
 	EQUAL(ibv_query_port(context, 1, &attr), 0);
 	lid = attr.lid == 0x11 ? 0x12 : 0x11;
 	sm_lid = attr.sm_lid == 0x21 ? 0x22 : 0x21;

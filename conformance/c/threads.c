@@ -1,4 +1,4 @@
-/* Devices and their objects from many threads. */
+/* Devices and their objects in use by many threads. */
 #include "fixture.h"
 
 #include <malloc.h>
@@ -60,7 +60,7 @@ static void a_device_each(void)
 	in_threads(own_connection, NULL);
 }
 
-/* On the shared device: its own completion queue, memory and queue pairs. */
+/* Uses its own completion queue, memory and queue pairs on the shared device. */
 static void *own_objects(void *argument)
 {
 	struct fixture *shared = argument, f = *shared;
@@ -98,7 +98,7 @@ struct shared {
 	int completed;
 };
 
-/* Posts on one queue pair and polls one queue that all the others use too. */
+/* Posts on one queue pair and polls a queue that all the others use too. */
 static void *post_and_poll(void *argument)
 {
 	struct shared *s = argument;
@@ -107,7 +107,7 @@ static void *post_and_poll(void *argument)
 	int result;
 
 	for (int i = 0; i < 200; i++) {
-		/* It may be full of the others' requests. */
+		/* The queue may be full of the others' requests. */
 		while ((result = ibv_post_send(s->pair[0],
 					       request(IBV_WR_RDMA_WRITE, s->f.memory, 64, s->f.mr,
 						       s->f.memory + BUFFER / 2, s->f.mr->rkey),
@@ -133,7 +133,7 @@ static void one_queue_pair_for_all(void)
 		EQUAL(completion(s.f.cq).status, IBV_WC_SUCCESS);
 }
 
-/* A thread that posts, and is gone before anything of it completes. */
+/* A thread that posts, and ends before its request completes. */
 static void *post_one(void *argument)
 {
 	struct shared *s = argument;
@@ -195,7 +195,7 @@ static void *wait_for_request(void *argument)
 	return argument;
 }
 
-/* A request comes to a listener while a thread waits for it. */
+/* A request arrives at a listener while a thread waits for it. */
 static void requested_once(struct rdma_cm_id *listener, struct sockaddr_in *address)
 {
 	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
@@ -210,14 +210,14 @@ static void requested_once(struct rdma_cm_id *listener, struct sockaddr_in *addr
 	EQUAL(rdma_resolve_route(client, 5000), 0);
 	EQUAL(rdma_create_qp(client, NULL, &attr), 0);
 	EQUAL(pthread_create(&thread, NULL, wait_for_request, listener), 0);
-	/* The thread destroys what it has got, which refuses it. */
+	/* The thread destroys the id, which refuses the request. */
 	SETS(rdma_connect(client, &param), ECONNREFUSED);
 	EQUAL(pthread_join(thread, &result), 0);
 	CHECK(result == listener);
 	rdma_destroy_ep(client);
 }
 
-/* Threads wait for what never comes, are cancelled, and leave everything as it was (pthreads(7)). */
+/* Threads wait for events that never arrive, and are cancelled, which leaves all objects usable (pthreads(7)). */
 static void cancelled_while_they_wait(void)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET };
@@ -289,8 +289,8 @@ static int is_asleep(int tid)
 	return state == 'S';
 }
 
-/* A program ends and destroys its channel while a thread waits for events: the thread goes on waiting, as in a
- * call of the kernel's. */
+/* A program ends and destroys its channel while a thread waits for events: the thread keeps waiting, as in a
+ * system call. */
 static void a_channel_goes_while_it_waits(void)
 {
 	for (int i = 0; i < 20; i++) {
@@ -314,7 +314,7 @@ static void a_channel_goes_while_it_waits(void)
 	}
 }
 
-/* The waiting thread comes only after the channel is gone, whose memory is overwritten when it is freed. */
+/* The waiting thread starts only after the channel was destroyed. Memory is overwritten when it is freed. */
 static void a_channel_goes_before_it_waits(void)
 {
 	struct waiter waiter = { .events = rdma_create_event_channel() };
@@ -346,7 +346,7 @@ static void *take_all(void *argument)
 	}
 }
 
-/* A thread is busy with events while another destroys their ids and then the channel. */
+/* A thread reads events while another destroys their ids and then the channel. */
 static void a_channel_goes_while_events_are_taken(void)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET };
@@ -378,7 +378,7 @@ static void a_channel_goes_while_events_are_taken(void)
 	close_fixture(&f);
 }
 
-/* Takes an event that must be this one, and gives its id back. */
+/* Reads an event that must be of this type. Returns its id. */
 static struct rdma_cm_id *take(struct rdma_event_channel *events, enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *event;
@@ -406,8 +406,8 @@ static void *destroy(void *argument)
 	return NULL;
 }
 
-/* Whoever destroys what an event is about waits until it is acknowledged, and the event names what is there until then: freed memory would
- * be overwritten. */
+/* Destroying the object of an event waits until the event is acknowledged. Until then the event names an existing object: freed memory
+ * would be overwritten. */
 static void a_queue_pair_stays_until_its_event_is_acknowledged(void)
 {
 	struct ibv_async_event event;
@@ -419,7 +419,7 @@ static void a_queue_pair_stays_until_its_event_is_acknowledged(void)
 
 	open_fixture(&f);
 	connected_pair(&f, pair);
-	/* The responder refuses the key, and says so to whoever has its queue pair. */
+	/* The responder refuses the key, and its queue pair gets an event. */
 	EQUAL(write_bytes(&f, pair[0], f.memory, f.mr, f.memory, ~f.mr->rkey, 8),
 	      IBV_WC_REM_ACCESS_ERR);
 	EQUAL(ibv_get_async_event(f.device, &event), 0);
@@ -440,7 +440,7 @@ static void a_queue_pair_stays_until_its_event_is_acknowledged(void)
 	close_fixture(&f);
 }
 
-/* From listening to the end of a connection, on the context that all ids of a process share. */
+/* Listens, connects and disconnects, on the context that all ids of a process share. */
 static void connect_once(struct sockaddr *address, uint16_t *port)
 {
 	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
@@ -496,7 +496,7 @@ static void *computes(void *stop)
 	return NULL;
 }
 
-/* Polling is no cancellation point, also where others want the processor, so that it rests. */
+/* Polling is no cancellation point, even when it yields the processor to others. */
 static void cancelled_while_it_polls(void)
 {
 	struct fixture f;

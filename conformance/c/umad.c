@@ -1,5 +1,5 @@
-/* libibumad without a subnet: what it reads of files, what bad arguments get, and what ids of ports that are not open do.
- * Each test writes the files that it wants to be found; the library that redirects paths shows them (RDMUX_VIEW). */
+/* libibumad without a subnet: adapters read from files, invalid arguments, and ids of ports that are not open.
+ * Each test writes the files that it needs; the library that redirects paths shows them (RDMUX_VIEW). */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -24,7 +24,7 @@ static void remove_tree(void)
 		perror(command);
 }
 
-/* A file below /sys/class with one line. */
+/* Writes a file below /sys/class with one line. */
 static void put(const char *text, const char *format, ...)
 {
 	char path[PATH_MAX];
@@ -45,7 +45,7 @@ static void put(const char *text, const char *format, ...)
 	EQUAL(fclose(file), 0);
 }
 
-/* From now on the files are those of this test, none at first. */
+/* Starts with an empty tree of files for this test. */
 static void fresh(void)
 {
 	CHECK(mkdtemp(root) != NULL);
@@ -80,7 +80,7 @@ static void put_port(const char *ca, int port, const char *state, const char *ph
 	put(phys_state, "infiniband/%s/ports/%d/phys_state", ca, port);
 }
 
-/* Two adapters: one with a port that is down and one that is up, and one with a port that is active. */
+/* Writes two adapters: one with a port that is down and one that is up, and one with a port that is active. */
 static void put_adapters(void)
 {
 	fresh();
@@ -108,7 +108,7 @@ static void machine_without_adapters(void)
 	fresh();
 	EQUAL(umad_init(), 0);
 	EQUAL(umad_get_cas_names(names, 4), 0);
-	/* ibstat takes an errno for a failure. */
+	/* ibstat takes a nonzero errno for a failure. */
 	errno = EBADF;
 	if (umad_get_ca_device_list() || errno)
 		FAIL("a list, or errno %d", errno);
@@ -128,7 +128,7 @@ static void adapters_are_what_files_tell(void)
 	umad_ca_t ca;
 
 	put_adapters();
-	/* Speaks another protocol. */
+	/* It has another protocol. */
 	put_ca("a0");
 	put("4: RNIC", "infiniband/a0/node_type");
 	EQUAL(umad_get_cas_names(names, 8), 2);
@@ -249,7 +249,7 @@ static void null_pointers(void)
 	CHECK(umad_register2(0, &attr, NULL) > 0);
 }
 
-/* One file of a port at a time is missing, or holds no number. */
+/* One file of a port at a time is missing, or contains no number. */
 static void files_that_cannot_be_read(void)
 {
 	static const char *const files[] = { "lid",   "lid_mask_count", "sm_lid", "sm_sl",
@@ -275,7 +275,7 @@ static void files_that_cannot_be_read(void)
 	put_port("c0", 1, "4: ACTIVE", "5: LinkUp");
 	put("x", "infiniband/c0/ports/1/pkeys/0");
 	EQUAL(umad_get_port("c0", 1, &port), -EIO);
-	/* Which leaves the other adapter as the default. */
+	/* Then the other adapter is the default. */
 	EQUAL(umad_get_ca(NULL, &ca), 0);
 	EQUAL(strcmp(ca.ca_name, "b0"), 0);
 	EQUAL(umad_release_ca(&ca), 0);
@@ -359,7 +359,7 @@ static void ids_of_ports_that_are_not_open(void)
 		EQUAL(umad_recv(ids[i], umad, NULL, 0), -EINVAL);
 		EQUAL(length, 256);
 	}
-	/* The ids are descriptors, and these are still open. */
+	/* The ids are descriptors, and they are still open. */
 	CHECK(dup(1) > 0);
 	umad_free(umad);
 }

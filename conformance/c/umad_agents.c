@@ -1,4 +1,4 @@
-/* libibumad on a port of a subnet: agents, whose methods they own, and what becomes of them when a port is closed, a descriptor
+/* libibumad on a port of a subnet: agents and the methods that they own, also when a port is closed, a descriptor
  * is lost, or a process dies. */
 #define _GNU_SOURCE
 #include "umad_fixture.h"
@@ -13,10 +13,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A class of vendors, by OpenIB's OUI; and a method of it. */
+/* A vendor class, by OpenIB's OUI; and a method of it. */
 enum { VENDOR = UMAD_CLASS_VENDOR_RANGE2_START + 2, GET_BIT = 1 << UMAD_METHOD_GET };
 
-/* A refused agent, and the device's reason for it. */
+/* Checks that an agent is refused, with the device's reason. */
 #define EPERM_BY(call, reason)                                                       \
 	do {                                                                         \
 		EQUAL(call, -EPERM);                                                 \
@@ -68,7 +68,7 @@ static void agents_that_cannot_be(void)
 	EPERM_BY(agent(port, UMAD_CLASS_PERF_MGMT, 8, 0, NO_METHODS), EINVAL);
 	EPERM_BY(agent(port, UMAD_CLASS_PERF_MGMT, 1, 1, NO_METHODS), EINVAL);
 	EPERM_BY(agent(port, UMAD_CLASS_SUBN_ADM, 2, 2, NO_METHODS), EINVAL);
-	/* The kernel's connection manager has it. */
+	/* The kernel's connection manager owns it. */
 	EPERM_BY(agent(port, UMAD_CLASS_CM, 2, 0, 1 << UMAD_METHOD_SEND), EINVAL);
 	EQUAL(agent(port, 256, 1, 0, NO_METHODS), -EINVAL);
 	EQUAL(agent(port, -1, 1, 0, NO_METHODS), -EINVAL);
@@ -124,10 +124,10 @@ static void request_goes_to_the_owner_and_its_answer_back(void)
 	header->method = UMAD_METHOD_GET_RESP;
 	EQUAL(post(server, 0, &b, 0, 0), 0);
 	answered(client, 0, 77, &b);
-	/* An answer to nothing is for nobody. */
+	/* An answer without a request is dropped. */
 	EQUAL(post(server, 0, &b, 0, 0), 0);
 	EQUAL(umad_poll(client, 20), -ETIMEDOUT);
-	/* Nobody owns Set: the host answers that. */
+	/* No agent owns Set: the host answers it. */
 	to_own_lid(&b, UMAD_CLASS_SUBN_ADM, 2, UMAD_METHOD_SET, 78, lid);
 	EQUAL(post(client, 0, &b, 30000, 0), 0);
 	EQUAL(take(client, &b, &length), 0);
@@ -147,7 +147,7 @@ static void *polls(void *port)
 	return (void *)(intptr_t)umad_poll(*(int *)port, -1);
 }
 
-/* The descriptor that a thread waits for goes away under it: it ends, and with an error. */
+/* The descriptor that a thread waits for is closed: the wait ends with an error. */
 static void closed_while_others_wait(void)
 {
 	for (int i = 0; i < 50; i++) {
@@ -166,7 +166,7 @@ static void closed_while_others_wait(void)
 		EQUAL(pthread_join(poller, &polled), 0);
 		if ((intptr_t)received >= 0)
 			FAIL("received for agent %d", (int)(intptr_t)received);
-		/* It was woken, or came too late. */
+		/* It was woken, or started too late. */
 		if ((intptr_t)polled != 0 && (intptr_t)polled != -EINVAL && (intptr_t)polled != -EIO)
 			FAIL("umad_poll returns %d", (int)(intptr_t)polled);
 	}
@@ -187,7 +187,7 @@ static void descriptor_closed_by_the_program(void)
 	CHECK(umad_recv(port, &b, &length, 0) < 0);
 	EQUAL(umad_close_port(port), 0);
 	EQUAL(umad_close_port(port), -EINVAL);
-	/* It is not the library's. */
+	/* That file is not the library's, and stays open. */
 	CHECK(fcntl(other, F_GETFD) >= 0);
 	EQUAL(close(other), 0);
 	EQUAL(umad_close_port(open_port()), 0);
@@ -213,7 +213,7 @@ static void descriptor_polls(void)
 	EQUAL(poll(&ready, 1, 0), 0);
 }
 
-/* A process with agents, requests and an open port is killed: nothing of it is left. */
+/* A process with agents, requests and an open port is killed: none of them remains. */
 static void killed_with_agents(void)
 {
 	int child, status, said[2], port = open_port();
@@ -238,7 +238,7 @@ static void killed_with_agents(void)
 	EPERM_BY(agent(port, UMAD_CLASS_SUBN_ADM, 2, 1, GET_BIT), EINVAL);
 	EQUAL(kill(child, SIGKILL), 0);
 	EQUAL(waitpid(child, &status, 0), child);
-	/* The fabric notices that soon; the test's own time ends otherwise. */
+	/* The fabric detects that soon; otherwise the test times out. */
 	while (agent(port, UMAD_CLASS_SUBN_ADM, 2, 1, GET_BIT) < 0) {
 		int reason = errno;
 
@@ -246,7 +246,7 @@ static void killed_with_agents(void)
 	}
 }
 
-/* A child closes the port that it inherits, whose agents and requests are its parent's, too; and one that goes on as a daemon uses it. */
+/* A child closes the inherited port, whose agents and requests are its parent's, too; and one that becomes a daemon uses it. */
 static void closed_by_a_child(void)
 {
 	int port = open_port(), child, length;
@@ -277,10 +277,10 @@ static void closed_by_a_child(void)
 	EQUAL(umad_close_port(port), 0);
 }
 
-/* Waits until the port's IsSM bit is so: the host's service sees soon who has the file open. */
+/* Waits until the port's IsSM bit has this value: the host's service detects soon who has the file open. */
 static void is_sm_becomes(int port, bool set)
 {
-	/* Where PortInfo has the capabilities, and the bit. */
+	/* The offset of the capabilities in PortInfo, and the bit. */
 	enum { CAPABILITY_MASK = 20, IS_SM = 1 << 1 };
 	struct buffer b;
 	uint32_t mask;
@@ -294,7 +294,7 @@ static void is_sm_becomes(int port, bool set)
 	} while (!(be32toh(mask) & IS_SM) == set);
 }
 
-/* A manager's bit is set as long as it has the file open, and not longer than it lives. */
+/* A manager's bit is set as long as it has the file open, and is cleared when it dies. */
 static void manager_holds_a_file_open(void)
 {
 	int port = open_port(), file, child, status, said[2];
@@ -322,7 +322,7 @@ static void manager_holds_a_file_open(void)
 	is_sm_becomes(port, false);
 }
 
-/* A second manager of the port is told to come again, or waits until the first one is gone. */
+/* A second manager of the port gets EAGAIN, or waits until the first one ends. */
 static void manager_waits_for_another(void)
 {
 	int port = open_port(), file, child, status, said[2];

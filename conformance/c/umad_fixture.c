@@ -4,7 +4,7 @@
 #include <arpa/inet.h>
 #include <string.h>
 
-/* Where PortInfo has LIDs, and the states that a Set is not to change. */
+/* Offsets in PortInfo of LIDs, and of the states that a Set must not change. */
 enum { LID = 16, SM_LID = 18, STATE = 32, PHYSICAL_STATE = 33 };
 
 static struct umad_smp *smp(struct buffer *b)

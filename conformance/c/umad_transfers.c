@@ -1,4 +1,4 @@
-/* libibumad on a port of a subnet: what is sent and received, and what lengths, agents and times that cannot be get. */
+/* libibumad on a port of a subnet: sending and receiving, and invalid lengths, agents and times. */
 #define _GNU_SOURCE
 #include "umad_fixture.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A MAD that is not sent, and the device's reason for it. */
+/* Checks that a MAD is not sent, with the device's reason. */
 #define EIO_BY(call, reason)                                                         \
 	do {                                                                         \
 		EQUAL(call, -EIO);                                                   \
@@ -17,7 +17,7 @@
 			FAIL("%s: the reason is %d, not " #reason, #call, errno);    \
 	} while (0)
 
-/* That the port is in order. */
+/* Checks that the port works. */
 static void still_works(int port, int agent)
 {
 	struct buffer b;
@@ -36,14 +36,14 @@ static void lengths_that_cannot_be_sent(void)
 	directed(&b, UMAD_METHOD_GET, UMAD_SM_ATTR_NODE_INFO, 1, NULL, 0);
 	for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++)
 		EIO_BY(post_length(port, number, &b, lengths[i], 30000), EINVAL);
-	/* A long MAD that does not say that it is one; and one that is longer than anything that can be kept. */
+	/* A long MAD without a valid RMPP header; and one that is longer than the limit. */
 	CHECK((rmpp = agent(port, UMAD_CLASS_SUBN_ADM, 2, 1, NO_METHODS)) > 0);
 	to_own_lid(&b, UMAD_CLASS_SUBN_ADM, 2, UMAD_SA_METHOD_GET_TABLE, 1, 1);
 	EIO_BY(post_length(port, rmpp, &b, 257, 0), EINVAL);
 	((struct umad_rmpp_packet *)b.mad)->rmpp_hdr.rmpp_rtime_flags = UMAD_RMPP_FLAG_ACTIVE;
 	EIO_BY(post_length(port, rmpp, &b, INT_MAX, 0), ENOMEM);
 	EIO_BY(post_length(port, number, &b, 257, 0), EINVAL);
-	/* Shorter than a MAD, but with both headers: it is filled up. */
+	/* Shorter than a MAD, but with both headers: it is padded. */
 	directed(&b, UMAD_METHOD_GET, UMAD_SM_ATTR_NODE_INFO, 2, NULL, 0);
 	EQUAL(post_length(port, number, &b, 64, 30000), 0);
 	answered(port, number, 2, &b);
@@ -78,7 +78,7 @@ static void nothing_to_receive(void)
 	EQUAL(umad_poll(port, 0), -ETIMEDOUT);
 	EQUAL(umad_poll(port, 1), -ETIMEDOUT);
 	EQUAL(length, 256);
-	/* Any negative time is for ever: there is something in time. */
+	/* Any negative time means for ever: the answer arrives. */
 	directed(&b, UMAD_METHOD_GET, UMAD_SM_ATTR_NODE_INFO, 3, NULL, 0);
 	EQUAL(post(port, number, &b, 30000, 0), 0);
 	EQUAL(umad_poll(port, INT_MIN), 0);
@@ -106,7 +106,7 @@ static void buffers_without_room(void)
 	EQUAL(umad_recv(port, &b, NULL, 0), -EINVAL);
 	length = 256;
 	EQUAL(umad_recv(port, NULL, &length, 0), -EINVAL);
-	/* It is still there. More room than there is matters only if it is used. */
+	/* It is still in the queue. An excessive length matters only if it is used. */
 	length = INT_MAX;
 	EQUAL(umad_recv(port, &b, &length, 0), number);
 	EQUAL(length, 256);
@@ -139,7 +139,7 @@ static void long_answer_needs_its_room(void)
 		packet->data[i] = i * 7;
 	EQUAL(umad_send(port, server, table, LENGTH, 0, 3), 0);
 
-	/* Room for one MAD: what there is of it, and how much it needs, as often as one asks. */
+	/* Room for one MAD: returns its beginning, and the length that it needs, each time. */
 	for (int i = 0; i < 3; i++) {
 		length = 256;
 		EQUAL(umad_recv(port, &b, &length, -1), -ENOSPC);
@@ -173,7 +173,7 @@ static void request_without_an_answer_comes_back(void)
 	EQUAL(length, 24);
 	EQUAL(tid_of(&b), 0x1234);
 	EQUAL(((struct umad_hdr *)b.mad)->method, UMAD_METHOD_GET);
-	/* Without a time nothing comes back at all. */
+	/* Without a timeout nothing is returned at all. */
 	unanswerable(&b, 0x1235);
 	EQUAL(post(port, number, &b, 0, 1), 0);
 	EQUAL(umad_poll(port, 20), -ETIMEDOUT);
@@ -190,10 +190,10 @@ static void id_that_is_outstanding(void)
 	EQUAL(post(port, number, &b, -1, -1), 0);
 	EIO_BY(post(port, number, &b, 1, 0), EINVAL);
 	EIO_BY(post(port, number, &b, INT_MIN, INT_MIN), EINVAL);
-	/* Not of another agent. */
+	/* Not the ID of another agent's request. */
 	EQUAL(directed_agent(port), number + 1);
 	EQUAL(post(port, number + 1, &b, 60000, 0), 0);
-	/* It ends with its agent. */
+	/* The request ends with its agent. */
 	EQUAL(umad_unregister(port, number), 0);
 	EQUAL(directed_agent(port), number);
 	EQUAL(post(port, number, &b, 60000, 0), 0);
@@ -201,7 +201,7 @@ static void id_that_is_outstanding(void)
 	still_works(port, number);
 }
 
-/* More than a port may have outstanding: what is too much comes back at once, and nobody else notices. */
+/* More than a port may have outstanding: requests beyond the limit are returned at once, and others are not affected. */
 static void twenty_thousand_outstanding(void)
 {
 	enum { SENT = 20000, LIMIT = 16384 };
@@ -223,7 +223,7 @@ static void twenty_thousand_outstanding(void)
 	}
 	EQUAL(umad_poll(port, 0), -ETIMEDOUT);
 	still_works(other, others);
-	/* Those of an agent end with it. */
+	/* Requests of an agent end with it. */
 	EQUAL(umad_unregister(port, number), 0);
 	EQUAL(directed_agent(port), number);
 	still_works(port, number);
@@ -267,7 +267,7 @@ static void threads_share_a_port(void)
 	EQUAL(umad_poll(port, 0), -ETIMEDOUT);
 }
 
-/* An index that the port's tables do not have. */
+/* An index beyond the port's tables. */
 static void addresses_that_cannot_be(void)
 {
 	int port = open_port(), length, number;

@@ -1,4 +1,4 @@
-/* Memory that a program unmaps while it is registered. What touches it fails; the program does not crash. */
+/* Memory that a program unmaps while it is registered. Operations on it fail; the program does not crash. */
 #define _GNU_SOURCE
 #include "fixture.h"
 
@@ -22,11 +22,11 @@ static void *map(void)
 	return memory;
 }
 
-/* Whether the other device is one of another host, which is reached by UDP. */
+/* Whether the other device belongs to another host, which is reached by UDP. */
 static bool by_udp;
 
-/* A device, another one to which it is connected, and a region of the first one whose memory is gone, or the second half
- * of it. */
+/* A device, another one to which it is connected, and a region of the first one of which all memory, or the second half,
+ * is unmapped. */
 struct gone {
 	struct fixture f, other;
 	struct ibv_qp *qp, *peer;
@@ -40,7 +40,7 @@ static void connect_both(struct gone *g)
 
 	g->qp = create_qp(&g->f, IBV_QPT_RC);
 	g->peer = create_qp(&g->other, IBV_QPT_RC);
-	/* Fixtures connect to their own address, so they have each other's meanwhile. */
+	/* Fixtures connect to their own address, so each gets the other's meanwhile. */
 	g->f.gid = g->other.gid;
 	to_rts(&g->f, g->qp, g->peer->qp_num);
 	g->f.gid = own;
@@ -72,7 +72,7 @@ static void make(struct gone *g, size_t from)
 	EQUAL(munmap(g->memory + from, LENGTH - from), 0);
 }
 
-/* Both devices go on, with what is registered before and after. */
+/* Both devices still work, with memory registered before and after. */
 static void still_works(struct gone *g)
 {
 	struct ibv_qp *pair[2];
@@ -116,7 +116,7 @@ static void sent_from_in_part(void)
 	still_works(&g);
 }
 
-/* They are copied while they are posted, so posting fails instead of the request. */
+/* Inline data are copied while they are posted, so posting fails instead of the request. */
 static void inlined_from(void)
 {
 	struct ibv_qp_init_attr_ex attr = {
@@ -227,7 +227,7 @@ static void received_into(void)
 	still_works(&g);
 }
 
-/* Still mapped, but not for this: as good as gone. */
+/* Still mapped, but without access: the same as unmapped. */
 static void protected_instead(void)
 {
 	struct gone g;
@@ -266,7 +266,7 @@ static void own_handler(int signal)
 	siglongjmp(escape, 1);
 }
 
-/* The program's own fault goes to the program's own handler. */
+/* The program's own fault reaches the program's own handler. */
 static void own_fault(void)
 {
 	caught = 0;
@@ -280,12 +280,12 @@ static void install(void)
 	struct sigaction action = { .sa_handler = own_handler }, before;
 
 	EQUAL(sigaction(SIGSEGV, &action, NULL), 0);
-	/* Nor does the program see ours. */
+	/* Nor does the program see the library's. */
 	EQUAL(sigaction(SIGSEGV, NULL, &before), 0);
 	CHECK(before.sa_handler == own_handler);
 }
 
-/* A peer's access to what is gone, of which the program must notice nothing else. */
+/* A peer's access to unmapped memory, which must not affect the program otherwise. */
 static void gone_unnoticed(struct gone *g)
 {
 	caught = 0;
@@ -307,7 +307,7 @@ static void handler_from_before(void)
 	still_works(&g);
 }
 
-/* It would replace ours. */
+/* Installed later, it would replace the library's handler. */
 static void handler_from_later(void)
 {
 	struct gone g;
@@ -320,7 +320,7 @@ static void handler_from_later(void)
 	still_works(&g);
 }
 
-/* One that others brought in, with which it starts and to which it returns. */
+/* A handler of another component, with which the program starts and to which it returns. */
 static void handlers_in_turn(void)
 {
 	struct gone g;
@@ -338,7 +338,7 @@ static void handlers_in_turn(void)
 	still_works(&g);
 }
 
-/* More different handlers than anybody can remember. */
+/* More handlers than the library can store. */
 static void many_handlers(void)
 {
 	struct sigaction action = { .sa_handler = own_handler };
@@ -354,7 +354,7 @@ static void many_handlers(void)
 	still_works(&g);
 }
 
-/* Its own crash is what it would have been. */
+/* The program's own crash is the same as without the library. */
 static void own_crash(void)
 {
 	int status, child = check_fork();
@@ -371,7 +371,7 @@ static void own_crash(void)
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
-/* The same between hosts. */
+/* The same tests between hosts. */
 #define BY_UDP(name)                   \
 	static void name##_by_udp(void) \
 	{                              \

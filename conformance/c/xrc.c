@@ -1,4 +1,4 @@
-/* XRC as <infiniband/verbs.h> has it today: domains, shared receive queues with numbers, receive queue pairs by handle, and
+/* XRC by the current interface of <infiniband/verbs.h>: domains, shared receive queues with numbers, receive queue pairs by handle, and
  * one connection that reaches two processes. */
 #include "xrc_fixture.h"
 
@@ -47,7 +47,7 @@ static void domains_are_opened_as_files_are(void)
 	EQUAL(ibv_close_xrcd(first), 0);
 	REFUSED(open_xrcd(device, file, O_CREAT | O_EXCL), EINVAL);
 	EQUAL(ibv_close_xrcd(second), 0);
-	/* The last opening took it along. */
+	/* The domain ended when the last process closed it. */
 	REFUSED(open_xrcd(device, file, 0), EAGAIN);
 
 	REFUSED(open_xrcd(device, closed, O_CREAT), EBADF);
@@ -121,7 +121,7 @@ static void shared_receive_queues_have_numbers(void)
 	}
 	CHECK(number[0] != number[1]);
 
-	/* Only receive queue pairs of the domain deliver to it. */
+	/* Only the domain's receive queue pairs deliver to it. */
 	rc.send_cq = rc.recv_cq = f.cq;
 	rc.srq = srq[0];
 	rc.cap.max_send_wr = rc.cap.max_send_sge = 1;
@@ -185,7 +185,7 @@ static void a_handle_is_a_queue_pair_without_queues(void)
 	attr.qp_state = IBV_QPS_INIT;
 	RETURNS(ibv_modify_qp(target, &attr, INIT_MASK), EINVAL);
 
-	/* Another handle knows the state, and changes it for both. */
+	/* Another handle reports the same state, and changes it for both. */
 	CHECK((again = open_target(f.device, xrcd, target->qp_num)) != NULL);
 	EQUAL(again->qp_num, target->qp_num);
 	EQUAL(again->qp_type, IBV_QPT_XRC_RECV);
@@ -287,7 +287,7 @@ static enum ibv_wc_status send_to(struct scene *s, struct receiver *to, enum ibv
 	return completion(s->f.cq).status;
 }
 
-/* A message, received whole. */
+/* Sends a message, and checks that it is received completely. */
 static void message(struct scene *s, struct receiver *to, uint32_t length, uint8_t salt)
 {
 	struct ibv_wc wc;
@@ -304,7 +304,7 @@ static void message(struct scene *s, struct receiver *to, uint32_t length, uint8
 
 static void two_receivers_over_one_connection(void)
 {
-	/* One packet, several, and many: by whatever way each takes. */
+	/* One packet, several, and many: each takes another transfer path. */
 	static const uint32_t lengths[] = { 1, 3000, 40000 };
 	struct scene s;
 	uint8_t salt = 0;
@@ -350,7 +350,7 @@ static void two_receivers_over_one_connection(void)
 	end(&s);
 }
 
-/* An atomic on the first eight bytes of a receiver's memory; what was there. */
+/* Posts an atomic on the first eight bytes of a receiver's memory. Returns the previous value. */
 static uint64_t atomic(struct scene *s, struct receiver *to, enum ibv_wr_opcode opcode,
 		       uint64_t compare_add, uint64_t swap)
 {
@@ -419,7 +419,7 @@ static void posting_by_building(void)
 	end(&s);
 }
 
-/* Who made it may go, or be killed: the other's handle keeps it. With the last handle it goes. */
+/* Its creator may end, or be killed: the other's handle keeps it. It is destroyed with the last handle. */
 static void it_outlives_its_creator(void)
 {
 	struct scene s;
@@ -439,7 +439,7 @@ static void it_outlives_its_creator(void)
 	end(&s);
 }
 
-/* One is killed while messages are on their way to the other. */
+/* One is killed while messages to the other are in flight. */
 static void a_dead_receiver_harms_nobody_else(void)
 {
 	enum ibv_wc_status status;
@@ -458,7 +458,7 @@ static void a_dead_receiver_harms_nobody_else(void)
 	for (int i = 0; i < 4; i++)
 		EQUAL(received(&s.to[1]).status, IBV_WC_SUCCESS);
 	CHECK(order(&s.to[1], HOLDS, SALTED(40000, 3)));
-	/* What is for the dead one is an error as soon as the service knows, and never somebody else's. */
+	/* A message to the dead one fails once the service has noticed, and never reaches another process. */
 	while ((status = send_to(&s, &s.to[0], IBV_WR_SEND, 8, 1)) == IBV_WC_SUCCESS)
 		;
 	EQUAL(status, IBV_WC_REM_INV_REQ_ERR);
@@ -492,7 +492,7 @@ static void a_number_that_is_no_queue_of_the_domain_is_refused(void)
 	}
 }
 
-/* A key opens memory of the process that the shared receive queue belongs to, and of no other one. */
+/* A key gives access to memory of the process that has the shared receive queue, and of no other one. */
 static void keys_are_those_of_the_receiver(void)
 {
 	struct scene s;
@@ -513,7 +513,7 @@ static void keys_are_those_of_the_receiver(void)
 	end(&s);
 }
 
-/* All in one process, for here its events are at hand: every handle gets each of them. */
+/* All in one process, which can read all events: every handle gets each of them. */
 static void every_handle_gets_its_event(void)
 {
 	struct ibv_qp *target[2], *sender;
@@ -600,7 +600,7 @@ static void a_queue_tells_when_it_runs_low(void)
 	close_fixture(&f);
 }
 
-/* In each process that has a handle. */
+/* Events in each process that has a handle. */
 static void events_reach_every_process(void)
 {
 	struct scene s;

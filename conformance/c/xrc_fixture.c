@@ -182,7 +182,7 @@ struct answer {
 	struct ibv_wc wc;
 };
 
-/* What a receiver has. */
+/* The objects of a receiver. */
 struct held {
 	struct fixture f;
 	struct ibv_xrcd *xrcd;
@@ -191,7 +191,7 @@ struct held {
 	struct ibv_qp *handle;
 };
 
-/* In a child of a receiver: all that it inherited is dead, and its parent does not notice what it tries. */
+/* Runs in a child of a receiver: all inherited objects are dead, and the parent is not affected by calls on them. */
 static void try_in_vain(struct held *h, uint32_t number)
 {
 	CHECK(ibv_xrc_rcv_qp_register(h->domain, number) < 0);

@@ -1,4 +1,4 @@
-/* XRC receive queue pairs by number and registration: the proposal of 2007, and what OFED 1.3 made of it. */
+/* XRC receive queue pairs by number and registration: the proposal of 2007, and OFED 1.3's form of it. */
 #include "xrc_fixture.h"
 
 #include <fcntl.h>
@@ -39,7 +39,7 @@ static void message(struct sender *s, struct receiver *to, uint32_t length, uint
 	CHECK(order(to, HOLDS, SALTED(length, salt)));
 }
 
-/* Nobody answers any more. */
+/* The peer does not answer any more. */
 static void sends_in_vain(struct sender *s, struct receiver *to)
 {
 	enum ibv_wc_status status = send_to(s, to, 8, 0);
@@ -47,7 +47,7 @@ static void sends_in_vain(struct sender *s, struct receiver *to)
 	CHECK(status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_REM_INV_REQ_ERR);
 }
 
-/* The proposal's usage up to one of its nine steps. Answers the receive queue pair's number, once there is one. */
+/* Follows the proposal's usage up to one of its nine steps. Returns the receive queue pair's number, once there is one. */
 static long take_steps(struct sender *s, struct receiver r[2], int last)
 {
 	long number = 0;
@@ -80,7 +80,7 @@ static long take_steps(struct sender *s, struct receiver r[2], int last)
 		message(s, &r[1], 3000, 4);
 	}
 	if (last >= 9) {
-		/* 9: R2 is done, and the queue pair goes. */
+		/* 9: R2 is done, and the queue pair is destroyed. */
 		EQUAL(order(&r[1], UNREGISTER, number), 0);
 		EQUAL(order(&r[1], LOOK, number), -EINVAL);
 	}
@@ -103,7 +103,7 @@ static void the_nine_steps(void)
 	close(file);
 }
 
-/* Whoever it is, and whenever: the queue pair stays for the other one if that is registered, else it goes. */
+/* Whichever process is killed, at any step: the queue pair stays if the other one is registered, otherwise it is destroyed. */
 static void killed_between_any_two_steps(void)
 {
 	for (int last = 2; last <= 9; last++) {
@@ -122,7 +122,7 @@ static void killed_between_any_two_steps(void)
 					message(&s, &r[other], 3000, 5);
 				EQUAL(order(&r[other], UNREGISTER, number), 0);
 			}
-			/* The service learns of a death soon, not at once. */
+			/* The service detects a death soon, but not at once. */
 			while (number && order(&r[other], LOOK, number) != -EINVAL)
 				;
 			close_sender(&s);
@@ -154,7 +154,7 @@ static void registrations_are_not_counted(void)
 	close(file);
 }
 
-/* However a process ends, it is registered no more. */
+/* A process is unregistered however it ends. */
 static void death_unregisters(void)
 {
 	int file = domain_file();
@@ -174,7 +174,7 @@ static void death_unregisters(void)
 	r3 = start_receiver(file);
 	EQUAL(order(&r3, LOOK, number), IBV_QPS_RTR);
 	kill_receiver(&r2);
-	/* The service learns of it soon, not at once. */
+	/* The service detects it soon, but not at once. */
 	while (order(&r3, LOOK, number) != -EINVAL)
 		;
 	EQUAL(order(&r3, RECEIVE, BUFFER), 0);
@@ -274,7 +274,7 @@ static void three_cases_of_einval(void)
 	close_numbers(&n);
 }
 
-/* What fails leaves nothing: the domain is not in use. */
+/* A failure has no effect: the domain is not in use. */
 static void alloc_needs_what_the_transitions_need(void)
 {
 	struct ibv_qp_attr attr;
@@ -300,7 +300,7 @@ static void alloc_needs_what_the_transitions_need(void)
 	attr.pkey_index = 999;
 	RETURNS(ibv_xrc_rcv_qp_alloc(n.f.pd, n.domain, &attr, ALLOC_MASK, &number), -EINVAL);
 
-	/* Messages only, and with what is of no use to a receiver. */
+	/* Messages only, and with attributes that a receiver does not use. */
 	attr = target_attr(&n.f, 0x123);
 	EQUAL(ibv_xrc_rcv_qp_alloc(n.f.pd, n.domain, &attr,
 				   (ALLOC_MASK & ~IBV_QP_MAX_DEST_RD_ATOMIC) | IBV_QP_STATE |
@@ -384,7 +384,7 @@ static void ofed_1_3(void)
 	close_numbers(&n);
 }
 
-/* A number, a registration and a handle are of one thing. */
+/* A number, a registration and a handle refer to the same queue pair. */
 static void the_interfaces_mix(void)
 {
 	struct ibv_xrcd *xrcd;

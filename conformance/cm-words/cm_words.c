@@ -1,11 +1,11 @@
-/* Connects, or waits for who connects, and prints what the connection manager tells: a line for each event,
- * with the private data that came with it. Whatever the transport is.
+/* Connects, or waits for a connection, and prints the connection manager's events: a line for each,
+ * with its private data. Works with any transport.
  *
  *   cm_words listen ADDRESS PORT accept|reject WORD
  *   cm_words connect ADDRESS PORT WORD [stay]
  *
- * A listener answers one request with WORD. A client says WORD, disconnects when it is connected, and
- * with `stay` waits to be killed instead. The exit status is 0 when the connection came and went. */
+ * A listener answers one request with WORD. A client sends WORD, disconnects when it is connected, and
+ * with `stay` waits to be killed instead. The exit status is 0 when the connection was established and ended. */
 #include <netdb.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
@@ -63,7 +63,7 @@ static void expect(enum rdma_cm_event_type wanted)
 		exit(1);
 }
 
-/* A queue pair with a receive for what an active side may send first. */
+/* Creates a queue pair with a receive for what an active side may send first. */
 static void equip(struct rdma_cm_id *id)
 {
 	must(rdma_create_qp(id, NULL, &qp_attr), "rdma_create_qp");
@@ -73,7 +73,7 @@ static void equip(struct rdma_cm_id *id)
 	must(rdma_post_recv(id, NULL, buffer, sizeof buffer, mr), "rdma_post_recv");
 }
 
-/* Whoever connected sends first: on iWARP without peer-to-peer it has to. */
+/* Sends first, as the connecting side: on iWARP without peer-to-peer it must. */
 static void greet(struct rdma_cm_id *id)
 {
 	struct ibv_wc wc;

@@ -1,4 +1,4 @@
-/* Calls rdma_getaddrinfo of the librdmacm at a path, and prints what it has found: for each answer its address family, and its
+/* Calls rdma_getaddrinfo of the librdmacm at a path, and prints the result: for each answer its address family, and its
  * route in hexadecimal. It needs no headers: the structure is that of rdma-core since 2010. */
 #include <dlfcn.h>
 #include <stdint.h>

@@ -12,26 +12,26 @@ use crate::proof::{Proof, Said, Uncalibrated};
 use crate::row::Way;
 use crate::stage::{SHORTLY, Scene, Side};
 
-/// What is started in a row, in what order, and what must come of it.
+/// The programs of a row, the order in which they start, and the expected result.
 ///
-/// In command lines `{server}` and `{client}` stand for the addresses of both sides, `{server4}` for the
-/// server's IPv4 address, `{port}` for a
-/// port that is the row's own, `{gid}` for the place of the side's address in its GID table, `{dev}`
-/// for the device, `{group}` for a multicast group and `{tmp}` for a folder.
+/// In command lines `{server}` and `{client}` are replaced by the addresses of both sides, `{server4}` by the
+/// server's IPv4 address, `{port}` by a
+/// port that is the row's own, `{gid}` by the index of the side's address in its GID table, `{dev}`
+/// by the device, `{group}` by a multicast group and `{tmp}` by a folder.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
     pub(crate) title: String,
     server: Option<Server>,
     clients: Vec<String>,
-    /// Whether a client is started when the one before it has ended.
+    /// Whether a client is started only when the one before it has ended.
     in_turn: bool,
-    /// Whether the sides are exchanged.
+    /// Whether the sides are swapped.
     turned: bool,
-    /// Whether all are on the server's side.
+    /// Whether all programs run on the server's side.
     beside: bool,
     /// Options of `rdmux run`.
     options: &'static [&'static str],
-    /// What `rdmux run --device` takes for the server and for the clients, if not the row's device.
+    /// The arguments of `rdmux run --device` for the server and for the clients, if not the row's device.
     devices: Option<(&'static str, &'static str)>,
     proofs: Vec<Proof>,
     timeout: Duration,
@@ -46,16 +46,16 @@ struct Server {
     end: End,
 }
 
-/// How one sees that a server can be asked.
+/// The sign that a server is ready.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ready {
     /// It listens on TCP port `{port}`.
     Tcp,
-    /// It listens on this TCP port, since it knows no other.
+    /// It listens on this TCP port, because it supports no other.
     TcpPort(u16),
-    /// The host's service knows an id of it that listens.
+    /// The host's service has a listening id of it.
     Cm,
-    /// The host's service knows that it is a member of a multicast group.
+    /// The host's service has its membership in a multicast group.
     Group,
     /// It prints this.
     Says(&'static str),
@@ -66,7 +66,7 @@ pub(crate) enum Ready {
 pub(crate) enum End {
     /// By itself, with status 0.
     Alone,
-    /// It is told to, by a signal.
+    /// By a signal.
     Told,
 }
 
@@ -82,55 +82,55 @@ impl Exchange {
             options: &[],
             devices: None,
             proofs: Vec::new(),
-            // A program that hangs does so for ever; others may have the processor meanwhile.
+            // A program that hangs does so for ever; a slow one may wait for the processor.
             timeout: Duration::from_secs(180),
             brief: &[],
         }
     }
 
-    /// The command line of the server.
+    /// Sets the command line of the server.
     pub(crate) fn server(mut self, line: impl Into<String>, ready: Ready, end: End) -> Self {
         self.server = Some(Server { line: line.into(), ready, end });
         self
     }
 
-    /// One client after the other.
+    /// Runs one client after the other.
     pub(crate) fn in_turn(mut self) -> Self {
         self.in_turn = true;
         self
     }
 
-    /// The command line of a client; all of them run at the same time, unless they do so in turn.
+    /// Adds the command line of a client; all of them run at the same time, unless they run in turn.
     pub(crate) fn client(mut self, line: impl Into<String>) -> Self {
         self.clients.push(line.into());
         self
     }
 
-    /// With the server on the client's side, and the clients on the server's.
+    /// Swaps the sides: the server runs on the client's side, and the clients on the server's.
     pub(crate) fn turned(mut self) -> Self {
         self.turned = true;
         self
     }
 
-    /// With the clients on the server's side too.
+    /// Runs the clients on the server's side too.
     pub(crate) fn beside(mut self) -> Self {
         self.beside = true;
         self
     }
 
-    /// With these options of `rdmux run`.
+    /// Adds these options of `rdmux run`.
     pub(crate) fn run_with(mut self, options: &'static [&'static str]) -> Self {
         self.options = options;
         self
     }
 
-    /// With these devices of the server and of the clients, as `rdmux run --device` takes them.
+    /// Sets the devices of the server and of the clients, as `rdmux run --device` takes them.
     pub(crate) fn devices(mut self, server: &'static str, client: &'static str) -> Self {
         self.devices = Some((server, client));
         self
     }
 
-    /// With all command lines changed.
+    /// Changes all command lines.
     pub(crate) fn lines(mut self, change: impl Fn(&str) -> String) -> Self {
         for line in self.server.iter_mut().map(|s| &mut s.line).chain(&mut self.clients) {
             *line = change(line);
@@ -138,19 +138,19 @@ impl Exchange {
         self
     }
 
-    /// What the output must show.
+    /// Sets what the output must show.
     pub(crate) fn proof(mut self, proof: Proof) -> Self {
         self.proofs.push(proof);
         self
     }
 
-    /// How long a client may run, if not three minutes.
+    /// Sets how long a client may run, if not three minutes.
     pub(crate) fn timeout(mut self, seconds: u64) -> Self {
         self.timeout = Duration::from_secs(seconds);
         self
     }
 
-    /// CI runs it in these of its ways.
+    /// Sets the ways in which CI runs it.
     pub(crate) fn brief(mut self, ways: &'static [Way]) -> Self {
         self.brief = ways;
         self
@@ -159,8 +159,8 @@ impl Exchange {
     /// Runs it.
     ///
     /// # Errors
-    /// When a program does not end as it should, or its output does not show what it must; [`Uncalibrated`] if one of
-    /// them says why.
+    /// When a program does not end as it should, or its output lacks the proof; [`Uncalibrated`] if one of
+    /// them reports that.
     pub(crate) fn run(&self, scene: &Scene) -> Result<()> {
         let mut started = Vec::new();
         let outcome = self.play(scene, &mut started);
@@ -170,7 +170,7 @@ impl Exchange {
         outcome
     }
 
-    /// Runs it; leaves what was started in `started`, the server first.
+    /// Runs it; `started` gets the processes, the server first.
     fn play(&self, scene: &Scene, started: &mut Vec<Process>) -> Result<()> {
         let sides = [&scene.server, if self.beside { &scene.server } else { &scene.client }];
         let [there, here] = if self.turned { [sides[1], sides[0]] } else { sides };
@@ -203,7 +203,7 @@ impl Exchange {
         self.proofs.iter().try_for_each(|p| p.check(scene, &said))
     }
 
-    /// Waits until the server can be asked.
+    /// Waits until the server is ready.
     fn await_server(
         &self,
         server: &Server,
@@ -221,7 +221,7 @@ impl Exchange {
     }
 }
 
-/// Whether somebody in the network namespace of a process listens on this TCP port.
+/// Returns whether a process in the network namespace of this one listens on this TCP port.
 fn tcp_listens(pid: u32, port: u16) -> Result<bool> {
     /// The state `TCP_LISTEN` in `/proc/net/tcp`.
     const LISTEN: &str = "0A";
@@ -241,7 +241,7 @@ fn tcp_listens(pid: u32, port: u16) -> Result<bool> {
     Ok(false)
 }
 
-/// Whether an id of this host listens.
+/// Returns whether an id of this host listens.
 fn cm_listens(side: &Side) -> Result<bool> {
     let status = side.status()?;
     let ids = status["ids"].as_array().context("a host without a list of ids")?;

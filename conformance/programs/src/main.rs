@@ -1,9 +1,9 @@
-//! Unmodified programs of the distribution, run on rdmux: what must work, as a table of rows.
+//! Unmodified programs of the distribution, run on rdmux, as a table of rows that must pass.
 //!
-//! Reading order: [`row`] says what a row is, [`mod@table`] lists them by package, [`stage`] makes the
+//! Reading order: [`row`] defines a row, [`mod@table`] lists them by package, [`stage`] creates the
 //! hosts between which they run, [`exchange`] runs a server and its clients, [`process`] one program,
-//! [`proof`] reads what they printed, [`pyverbs`] runs rdma-core's own tests, [`management`] has the manager and the
-//! diagnostics of InfiniBand fabrics, [`report`] tells.
+//! [`proof`] checks what they printed, [`pyverbs`] runs rdma-core's own tests, [`management`] tests the manager and the
+//! diagnostics of InfiniBand fabrics, [`report`] prints the results.
 #![forbid(unsafe_code)]
 
 mod exchange;
@@ -72,7 +72,7 @@ struct Wanted {
     part: Option<Part>,
 }
 
-/// A part of the rows: every `of`th, the `nth` first.
+/// A part of the rows: every `of`th, starting with the `nth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     nth: usize,
@@ -113,7 +113,7 @@ impl Wanted {
         table::table().into_iter().filter(|row| self.has(row)).skip(nth - 1).step_by(of)
     }
 
-    /// Whether it is wanted: `--only` chooses among all rows, else brief ones are wanted if nothing is said.
+    /// Returns whether a row is selected: `--only` selects among all rows, otherwise the brief ones are the default.
     fn has(&self, row: &Row) -> bool {
         let chosen = match &self.only {
             Some(text) => row.to_string().contains(text),
@@ -123,7 +123,7 @@ impl Wanted {
     }
 }
 
-/// Runs a row. Whatever its programs do, nothing of them may be left in the hosts' services.
+/// Runs a row. Its programs must leave nothing in the hosts' services.
 fn run(stage: &mut Stage, row: &Row) -> Outcome {
     if let Run::Management(management) = &row.run {
         return management.run(stage, &row.title);

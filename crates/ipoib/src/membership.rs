@@ -167,7 +167,7 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
                         }
                         key = self.named(key, record.mgid);
                     }
-                    // The request is for no member any more.
+                    // The member is in no group then.
                     Err(_) => {
                         if let Some(member) = who {
                             self.members.remove(&member);

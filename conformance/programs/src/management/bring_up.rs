@@ -11,15 +11,15 @@ use super::opensm::{Conf, OpenSm};
 pub(crate) struct BringUp {
     /// What `rdmux fabric up --shape` takes.
     pub(crate) shape: &'static str,
-    /// What OpenSM calls it; its own choice, which is minhop, without one.
+    /// OpenSM's name of the engine; its default, which is minhop, without one.
     pub(crate) engine: Option<&'static str>,
-    /// Each port has 2 to the power of this LIDs.
+    /// LID mask control: each port has 2 to the power of this LIDs.
     pub(crate) lmc: u8,
-    /// What else is configured.
+    /// Further configuration.
     pub(crate) extra: Extra,
 }
 
-/// What else a manager does.
+/// Further tasks of a manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extra {
     /// Nothing.
@@ -31,27 +31,27 @@ pub(crate) enum Extra {
 }
 
 impl BringUp {
-    /// A manager that does nothing special.
+    /// Returns a row whose manager has no further task.
     pub(crate) const fn plain(shape: &'static str) -> Self {
         Self { shape, engine: None, lmc: 0, extra: Extra::Nothing }
     }
 
-    /// With a routing engine.
+    /// Sets a routing engine.
     pub(crate) const fn by(self, engine: &'static str) -> Self {
         Self { engine: Some(engine), ..self }
     }
 
-    /// With so many path bits.
+    /// Sets the number of path bits.
     pub(crate) const fn lmc(self, lmc: u8) -> Self {
         Self { lmc, ..self }
     }
 
-    /// With something else.
+    /// Adds a further task.
     pub(crate) const fn and(self, extra: Extra) -> Self {
         Self { extra, ..self }
     }
 
-    /// How the row is called.
+    /// Returns the title of the row.
     pub(crate) fn title(&self) -> String {
         let mut title = "opensm".to_owned();
         if let Some(engine) = self.engine {
@@ -68,8 +68,8 @@ impl BringUp {
         format!("{title} on {}", self.shape)
     }
 
-    /// Runs it: the manager says that the subnet is up, and complains of nothing; the fabric shows that all links are active,
-    /// that all ports have the LIDs that they must have, and that the tables bring every port to every other one.
+    /// Runs it. The manager reports that the subnet is up, and no errors. The fabric shows that all links are active,
+    /// that all ports have the expected LIDs, and that the tables lead from every port to every other one.
     pub(crate) fn run(&self, ground: &Ground) -> Result<()> {
         let mut conf = self.conf(&ground.show()?);
         if self.extra == Extra::Partitions {
@@ -85,7 +85,7 @@ impl BringUp {
         all_is_active(&shown)?;
         self.lids_are_right(&shown)?;
         let ways = ground.ways_are_whole()?;
-        // These two never go up after they went down, so that nothing gets from one root of a tree to another.
+        // Routes of these engines never go up again after they went down, so that no packet gets from one root of a tree to another.
         let up_down = matches!(self.engine, Some("updn" | "ftree"));
         ensure!(up_down || ways.lost == 0, "no way from switch to switch: {ways:?}");
         match self.extra {
@@ -116,7 +116,7 @@ impl BringUp {
             conf.torus = torus(self.shape, shown);
         }
         if self.engine == Some("updn") && !self.shape.starts_with("fattree") {
-            // It finds roots in trees only.
+            // The engine finds roots in trees only.
             let root = shown.switches().next();
             conf.roots = root.map(|switch| format!("{}\n", switch.guid));
         }
@@ -146,7 +146,7 @@ impl BringUp {
     }
 }
 
-/// All links are up, and the ports at their ends active.
+/// Checks that all links are up, and the ports at their ends active.
 pub(super) fn all_is_active(shown: &Snapshot) -> Result<()> {
     /// Active (IBTA 14.2.5.6).
     const ACTIVE: u8 = 4;
@@ -162,8 +162,8 @@ pub(super) fn all_is_active(shown: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// The seed that torus-2QoS wants: the switch at 0,0,0 and its neighbours in each dimension. Ports 1, 3 and 5 of our tori go to
-/// the next place, 2, 4 and 6 to the one before.
+/// Returns the seed for torus-2QoS: the switch at 0,0,0 and its neighbours in each dimension. In rdmux's tori ports 1, 3 and 5 lead
+/// to the next switch, 2, 4 and 6 to the previous one.
 fn torus(shape: &str, shown: &Snapshot) -> Option<String> {
     let size = shape.strip_prefix("torus:")?;
     let mut text = format!("torus {}\n", size.replace('x', " "));
@@ -176,7 +176,7 @@ fn torus(shape: &str, shown: &Snapshot) -> Option<String> {
     Some(text)
 }
 
-/// The P_Key of the partition that rows make, and who is in it how.
+/// The P_Key of the partition in these rows, and the kind of membership.
 const LAB: u16 = 0x0011;
 
 fn partitions(shown: &Snapshot) -> Result<String> {
@@ -189,7 +189,7 @@ fn partitions(shown: &Snapshot) -> Result<String> {
     ))
 }
 
-/// The P_Key tables are as the partitions file has it.
+/// Checks that the P_Key tables are those of the partitions file.
 fn partitions_are_set(ground: &Ground, shown: &Snapshot) -> Result<()> {
     for node in shown.adapters() {
         let table = ground.said(&format!("smpquery pkeys {}", ground::lid(node)?.0))?;
@@ -205,7 +205,7 @@ fn partitions_are_set(ground: &Ground, shown: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// The P_Keys that smpquery prints, without empty entries.
+/// Returns the P_Keys that smpquery prints, without empty entries.
 pub(super) fn pkeys(output: &str) -> Vec<u16> {
     // "   0: 0xffff 0x0000 ..."
     let rows = output.lines().filter_map(|line| line.split_once(':'));
@@ -217,8 +217,8 @@ pub(super) fn pkeys(output: &str) -> Vec<u16> {
         .collect()
 }
 
-/// The tables of service levels and virtual lanes are those that OpenSM has by default when QoS is on: service level n
-/// has lane n, of as many as the ports have.
+/// Checks that the tables of service levels and virtual lanes are OpenSM's defaults with QoS on: service level n
+/// has lane n, modulo the number of lanes of the ports.
 fn qos_is_set(ground: &Ground, shown: &Snapshot) -> Result<()> {
     for node in shown.adapters().take(2) {
         let lid = ground::lid(node)?.0;
@@ -235,7 +235,7 @@ fn qos_is_set(ground: &Ground, shown: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// The row of lanes that smpquery prints, of 16 service levels.
+/// Returns the row of lanes that smpquery prints, of 16 service levels.
 fn sl_to_vl(output: &str) -> Option<Vec<u8>> {
     // "ports: in  0, out  0: | 0| 1| 2| ... |"
     let line = output.lines().find(|line| line.contains("ports: in"))?;
@@ -245,7 +245,7 @@ fn sl_to_vl(output: &str) -> Option<Vec<u8>> {
     lanes.filter(|lanes| lanes.len() == 16)
 }
 
-/// How many lanes are operational: smpquery prints `OperVLs:....VL0-7`.
+/// Returns how many lanes are operational: smpquery prints `OperVLs:....VL0-7`.
 fn lanes_of(output: &str) -> Option<u8> {
     let line = output.lines().find(|line| line.starts_with("OperVLs:"))?;
     let last = line.rsplit('.').next()?;

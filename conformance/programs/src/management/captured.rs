@@ -1,5 +1,5 @@
-//! tshark opens what `rdmux capture` has written: packets of queue pairs, of rings and between hosts, and management datagrams of the
-//! port, which programs and the port's own agents send and take.
+//! tshark reads what `rdmux capture` has written: packets of queue pairs, of rings and between hosts, and management datagrams of the
+//! port, from programs and the port's own agents.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::TIMEOUT;
 use super::ground::{self, Ground, HOSTS, Shown};
 
 /// Programs that connect queue pairs by themselves, server and client: between the hosts, and on one. Together they
-/// send every kind of packet that programs of the distribution do.
+/// send every kind of packet that programs of the distribution send.
 const EXCHANGES: &[&str] = &[
     "ibv_rc_pingpong -d rdmux_ib0 -n 5 -s 30000 -m 1024",
     "ibv_rc_pingpong -d rdmux_ib0 -n 5 -g 0",
@@ -29,10 +29,10 @@ const EXCHANGES: &[&str] = &[
 const QUERIES: &[&str] =
     &["sminfo", "saquery", "ibnetdiscover", "smpquery -D nodeinfo 0", "perfquery {lid} 1"];
 
-/// The TCP port by which these programs exchange what they need to connect.
+/// The TCP port on which these programs exchange connection parameters.
 const PORT: u16 = 18515;
 
-/// Opcodes of RC, UC and UD of which there must be a packet, with their names in tshark's words.
+/// Opcodes of RC, UC and UD that must occur, with tshark's names.
 const OPCODES: &[(u8, &str)] = &[
     (0x00, "RC SEND First"),
     (0x01, "RC SEND Middle"),
@@ -52,13 +52,13 @@ const OPCODES: &[(u8, &str)] = &[
     (0x64, "UD SEND Only"),
 ];
 
-/// Those of them that both hosts send each other.
+/// Those of them that both hosts send to each other.
 const BOTH_WAYS: &[u8] = &[0x00, 0x01, 0x02, 0x11, 0x20, 0x64];
 
-/// Management classes of which there must be a datagram: subnet management by LID and directed, administration, performance.
+/// Management classes that must occur: subnet management by LID and directed, administration, performance.
 const CLASSES: &[u8] = &[0x01, 0x81, 0x03, 0x04];
 
-/// Runs exchanges and queries while a host is captured, and has tshark and `rdmux decode` look at the file.
+/// Runs exchanges and queries while a host is captured, and checks the file with tshark and `rdmux decode`.
 pub(crate) fn by_tshark(ground: &Ground) -> Result<()> {
     let file = ground.dir().join("capture.pcapng");
     let file = file.to_str().context("a path")?;
@@ -84,7 +84,7 @@ pub(crate) fn by_tshark(ground: &Ground) -> Result<()> {
         let of_it = || fields.iter().filter(|f| f.opcode == Some(*opcode) && f.class.is_none());
         ensure!(of_it().next().is_some(), "no {name} was captured");
         for slid in lids.iter().filter(|_| BOTH_WAYS.contains(opcode)) {
-            // Between the hosts the addresses are those of their ports.
+            // Between the hosts packets have the LIDs of their ports.
             let there = of_it().any(|f| f.slid == slid.0 && f.slid != f.dlid);
             ensure!(there, "no {name} of LID {slid} was captured");
         }
@@ -105,9 +105,9 @@ pub(crate) fn by_tshark(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// A program with itself: the server on the host that is captured.
+/// Runs a program with itself: the server on the host that is captured.
 fn exchange(ground: &Ground, line: &str, client: &str) -> Result<()> {
-    // Between hosts datagrams are to be seen, with acknowledgements, and not records of rings.
+    // Between hosts, packets with acknowledgements must be captured, and not records of rings.
     let line = &format!("RDMUX_HOST_RINGS=off {line}");
     let mut server = ground.start(HOSTS[1], "server", line)?;
     server.until("listening", TIMEOUT, |_| Ok(ground::listens(PORT)))?;
@@ -115,7 +115,7 @@ fn exchange(ground: &Ground, line: &str, client: &str) -> Result<()> {
     server.succeed(TIMEOUT)
 }
 
-/// What tshark says of a packet.
+/// The fields that tshark prints of a packet.
 #[derive(Debug)]
 struct Fields {
     slid: u16,

@@ -1,4 +1,4 @@
-//! A client of subnet administration that is ours: it asks a manager, and ports, for what no program of the distribution asks.
+//! A client of subnet administration in this crate: it sends requests to a manager, and to ports, that no program of the distribution sends.
 
 use std::time::Instant;
 
@@ -18,10 +18,10 @@ use super::TIMEOUT;
 use super::diags::own;
 use super::ground::{self, Ground, HOSTS, Shown};
 
-/// How long the manager may take for an answer.
+/// The timeout of the manager's answers.
 const ANSWER_MS: u32 = 60_000;
 
-/// A port, with an agent that gets answers.
+/// A port, with an agent that receives answers.
 pub(super) struct Client {
     file: MadFile,
     agent: u32,
@@ -40,7 +40,7 @@ impl Client {
         Self::to(ground, &shown, HOSTS[1], manager)
     }
 
-    /// The same of an adapter with this name, to ask the manager with this LID.
+    /// Opens the port of an adapter with this name, to send requests to the manager with this LID.
     pub(super) fn to(ground: &Ground, shown: &Snapshot, own: &str, manager: Lid) -> Result<Self> {
         let node = shown.node(own)?;
         let port = PortRef { node: NodeRef::Guid(node.guid), port: 1 };
@@ -55,7 +55,7 @@ impl Client {
         Ok(Self { file, agent, manager, next: 1, gid: Gid(own::gid(node).octets()) })
     }
 
-    /// Asks, and returns the whole answer, whose status is good.
+    /// Sends a request and returns the complete answer, whose status must be success.
     pub(super) fn ask(
         &mut self,
         method: Method,
@@ -78,20 +78,20 @@ impl Client {
         Ok(got.data)
     }
 
-    /// Sends a datagram to the manager, whose answer may take so long.
+    /// Sends a datagram to the manager, with this timeout for the answer.
     pub(super) fn send(&self, data: Vec<u8>, timeout_ms: u32) -> Result<()> {
         let (agent, address) = (self.agent, UserAddress::gsi(self.manager));
         let mad = UserMad { agent, status: 0, timeout_ms, retries: 0, address, data };
         Ok(self.file.send_mad(&mad)?)
     }
 
-    /// The next datagram that comes.
+    /// Receives the next datagram.
     pub(super) fn receive(&self) -> Result<UserMad> {
         receive(&self.file)
     }
 }
 
-/// Puts an SMP to the port with a LID, from the second host's port; the answer, whose status is good.
+/// Sends an SMP to the port with a LID, from the second host's port. Returns the answer, whose status must be success.
 pub(super) fn ask_port(ground: &Ground, lid: Lid, smp: &Smp) -> Result<Smp> {
     let own = ground.show()?.node(HOSTS[1])?.guid;
     let port = PortRef { node: NodeRef::Guid(own), port: 1 };
@@ -108,7 +108,7 @@ pub(super) fn ask_port(ground: &Ground, lid: Lid, smp: &Smp) -> Result<Smp> {
     Ok(answer)
 }
 
-/// The next datagram that comes.
+/// Receives the next datagram.
 fn receive(file: &MadFile) -> Result<UserMad> {
     let end = Instant::now() + TIMEOUT;
     loop {

@@ -1,4 +1,4 @@
-//! Programs with data between the hosts: what ports count of them, what wrong keys do, and what becomes of them when the fabric dies.
+//! Programs that exchange data between the hosts: port counters, wrong keys, and the end of the fabric.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ impl Exchange {
     }
 }
 
-/// What a port has counted: words and packets that were sent, and that came.
+/// Returns the counters of a port: words and packets sent, and received.
 fn counted(ground: &Ground, node: &NodeView, port: u8) -> Result<[u64; 4]> {
     let lid = ground::lid(node)?.0;
     let said = ground.said(&format!("perfquery -x {lid} {port}"))?;
@@ -47,7 +47,7 @@ fn counted(ground: &Ground, node: &NodeView, port: u8) -> Result<[u64; 4]> {
     Ok([a?, b?, c?, d?])
 }
 
-/// The data of a program is in the counters of all ports that it comes by.
+/// Checks that the data of a program is in the counters of all ports on its path.
 pub(crate) fn is_counted(ground: &Ground) -> Result<()> {
     const MESSAGES: u64 = 500;
     let shown = ground.show()?;
@@ -55,7 +55,7 @@ pub(crate) fn is_counted(ground: &Ground) -> Result<()> {
     let (to, from) = (shown.node(to)?, shown.node(from)?);
     let (switch, into) = shown.far(from, 1).context("a cable")?;
     let (_, out) = shown.far(to, 1).context("a cable")?;
-    // Where the data goes, in order, and which of the counters it is in: what was sent, or what came.
+    // The path of the data, in order, with the counters it is in: those of sent, or of received data.
     let ways = [(from, 1, 0), (switch, into, 2), (switch, out, 0), (to, 1, 2)];
     let of = |(node, port, _): &(&NodeView, u8, usize)| counted(ground, node, *port);
     let read = || ways.iter().map(of).collect::<Result<Vec<_>>>();
@@ -63,7 +63,7 @@ pub(crate) fn is_counted(ground: &Ground) -> Result<()> {
     Exchange::start(ground, "ib_write_bw", &format!("-n {MESSAGES}"))?.succeed()?;
     let after = read()?;
     let data = MESSAGES * SIZE / 4;
-    // Perftest sends some more to get warm; headers are six words, and ten with an address; what is asked is counted, too.
+    // Perftest sends some more to warm up; headers are six words, and ten with a GRH; requests are counted, too.
     let most = data + data / 4;
     for ((before, after), (node, port, at)) in before.iter().zip(&after).zip(ways) {
         let grown = after[at] - before[at];
@@ -72,7 +72,7 @@ pub(crate) fn is_counted(ground: &Ground) -> Result<()> {
         let packets = after[at + 1] - before[at + 1];
         ensure!(packets >= MESSAGES * SIZE / 4096, "port {port} of {name}: {packets} packets");
     }
-    // What the host shows of its port is not less, soon.
+    // The host soon shows at least as much for its port.
     let file = "/sys/class/infiniband/rdmux_ib0/ports/1/counters/port_xmit_data";
     ground.until("shown", || {
         let shown: u64 = ground.said(&format!("cat {file}"))?.trim().parse()?;
@@ -80,7 +80,7 @@ pub(crate) fn is_counted(ground: &Ground) -> Result<()> {
     })
 }
 
-/// The fabric is killed while programs exchange data: they end, the ports are down, and when the fabric is back all goes on.
+/// Kills the fabric while programs exchange data: they end, the ports are down, and after the fabric restarts everything works again.
 pub(crate) fn fabric_is_killed(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let node = shown.node(HOSTS[1])?.clone();
@@ -94,7 +94,7 @@ pub(crate) fn fabric_is_killed(ground: &Ground) -> Result<()> {
     for host in HOSTS {
         ground.until("down", || Ok(ground.said_on(host, "ibv_devinfo")?.contains("PORT_DOWN")))?;
     }
-    // Its packets are lost, until the queue pair gives up.
+    // Its packets are lost, until the queue pair's retries are exhausted.
     let status = client.finish(TIMEOUT)?;
     ensure!(!status.success(), "the client ended well");
     // IBV_WC_RETRY_EXC_ERR

@@ -1,5 +1,5 @@
-//! The same questions to Debian's service and to ours, on a host beside which no other has a service: by both tools they end alike,
-//! and say the same.
+//! The same requests to Debian's service and to rdmux's, on a host whose peers have no service: with both tools the exit status
+//! and the output are the same.
 
 use std::fs;
 use std::net::TcpListener;
@@ -13,14 +13,14 @@ use super::{
 };
 use crate::process::Process;
 
-/// Routes as OpenSM dumps them, and the GIDs of hosts: nobody is asked for what the files say.
+/// Routes from OpenSM's dump, and the GIDs of hosts: entries of the files are resolved without a query.
 pub(crate) fn by_files(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let [other, own] = HOSTS.map(|host| shown.node(host));
     let (other, own) = (other?, own?);
     let (lid, gid) = (ground::lid(other)?.0, ground::port_gid(other));
     let [routes, hosts] = ["routes", "hosts"].map(|it| ground.dir().join(format!("acm-{it}.data")));
-    // An MTU that is less than the links': it is of nowhere else.
+    // An MTU less than the links', which is in no other source.
     let dump = [(own, lid), (other, ground::lid(own)?.0)].map(|(node, far)| {
         let (guid, base) = (ground::port_guid(node), ground::lid(node).unwrap_or_default().0);
         format!(
@@ -70,8 +70,8 @@ pub(crate) fn by_files(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// Names and addresses that nobody has: after the last try, the same error. All have a source: for a name without one ours chooses it, and Debian's
-/// refuses.
+/// Unknown names and addresses: after the last try, the same error. All requests have a source: for a name without one rdmux's service
+/// chooses it, and Debian's refuses.
 pub(crate) fn of_strangers(ground: &Ground) -> Result<()> {
     let (name, ip) = (HOSTS[1], ground.address(HOSTS[1])?);
     let lines = [
@@ -108,7 +108,7 @@ pub(crate) fn of_itself(ground: &Ground) -> Result<()> {
     })
 }
 
-/// Services that listen at a TCP port, which a file tells.
+/// Services that listen at a TCP port, which a file contains.
 pub(crate) fn by_tcp(ground: &Ground) -> Result<()> {
     let name = HOSTS[1];
     let lines = ["-e", "-e 1", "-f n -s node2 -d nobody -c", "-P col"].map(str::to_owned);
@@ -116,7 +116,7 @@ pub(crate) fn by_tcp(ground: &Ground) -> Result<()> {
         alike(|whose| {
             let _service = listening(ground, whose, mode)?;
             let said = all(ground, "127.0.0.1", &lines[..3])?;
-            // What is counted differs: both tools are told the same, which is enough.
+            // The counters differ. It is enough that both tools print the same.
             all(ground, "127.0.0.1", &lines[3..])?;
             ensure!(said[0].1.contains(name), "no endpoint of {name}: {}", said[0].1);
             Ok(said)
@@ -126,7 +126,7 @@ pub(crate) fn by_tcp(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// A service in a TCP mode, at a port where nobody else is.
+/// Starts a service in a TCP mode, at an unused port.
 fn listening(ground: &Ground, whose: Whose, mode: &str) -> Result<Listening> {
     let name = HOSTS[1];
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -143,7 +143,7 @@ fn listening(ground: &Ground, whose: Whose, mode: &str) -> Result<Listening> {
     Ok(Listening { _process: process, files })
 }
 
-/// It, and the files that tell its port: Debian's leaves them behind, and programs would look for it.
+/// A service, and the files that contain its port: Debian's leaves them behind, and programs would read them.
 struct Listening {
     _process: Process,
     files: [std::path::PathBuf; 2],
@@ -157,12 +157,12 @@ impl Drop for Listening {
     }
 }
 
-/// What both tools say to each of some command lines.
+/// Returns the output of both tools for some command lines.
 fn all(ground: &Ground, place: &str, lines: &[String]) -> Result<Vec<Said>> {
     lines.iter().map(|words| said_by_both(ground, place, words)).collect()
 }
 
-/// What is said with Debian's service must be what is said with ours.
+/// Checks that the output with Debian's service is that with rdmux's.
 fn alike(said_of: impl Fn(Whose) -> Result<Vec<Said>>) -> Result<()> {
     let of = |whose| said_of(whose).with_context(|| format!("the service is {whose:?}"));
     let (theirs, ours) = (of(Whose::Debian)?, of(Whose::Ours)?);

@@ -1,11 +1,11 @@
-//! What our `ib_acme -A -O` writes is what Debian's service reads.
+//! The files that rdmux's `ib_acme -A -O` writes, read by Debian's service.
 
 use anyhow::{Result, ensure};
 
 use super::super::ground::{Ground, HOSTS};
 use super::{SOCKET, THEIR_TOOL, Whose, start};
 
-/// Both hosts' files lie where the services look for them: nothing is named on a command line.
+/// The files of both hosts are where the services look for them: no command line names them.
 pub(crate) fn are_read(ground: &Ground) -> Result<()> {
     let config = format!("XDG_CONFIG_HOME={}", ground.dir().join("acm-config").display());
     let mut services = Vec::new();
@@ -15,7 +15,7 @@ pub(crate) fn are_read(ground: &Ground) -> Result<()> {
     }
     let [own, other] = HOSTS;
     let address = ground.address(own)?;
-    // An address is opened after the socket.
+    // The service opens the address file after its socket.
     let known =
         |said: &str| [own, &format!("{own}-1"), &*address].iter().all(|it| said.contains(it));
     let endpoints = || ground.said_on(own, &format!("{THEIR_TOOL} -S {SOCKET} -e"));

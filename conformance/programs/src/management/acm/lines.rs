@@ -1,21 +1,21 @@
-//! The same command lines to Debian's ib_acme and to ours, both asking one service: they print the same and end alike.
+//! The same command lines to Debian's ib_acme and to rdmux's, with one service: the output and the exit status are the same.
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::super::ground::{self, Ground, HOSTS, Shown as _};
 use super::{SOCKET, THEIR_TOOL, Whose, ipv6, said_by_both, serve};
 
-/// Our service is asked.
+/// With rdmux's service.
 pub(crate) fn of_ours(ground: &Ground) -> Result<()> {
     compared(ground, Whose::Ours)
 }
 
-/// Debian's service is asked.
+/// With Debian's service.
 pub(crate) fn of_theirs(ground: &Ground) -> Result<()> {
     compared(ground, Whose::Debian)
 }
 
-/// `whose` service is that of the second host. The other one is always Debian's: it is there to be found.
+/// The second host has `whose` service. The other host always has Debian's, as a destination.
 fn compared(ground: &Ground, whose: Whose) -> Result<()> {
     for protocol in ["sa", "acm"] {
         let _other = serve(ground, 0, Whose::Debian, protocol)?;
@@ -28,7 +28,7 @@ fn compared(ground: &Ground, whose: Whose) -> Result<()> {
     Ok(())
 }
 
-/// What is asked. Nothing among it waits for an answer that nobody gives.
+/// The command lines. None waits for an answer that never arrives.
 fn lines(ground: &Ground) -> Result<Vec<String>> {
     let shown = ground.show()?;
     let node = |host: usize| shown.node(HOSTS[host]);
@@ -66,7 +66,7 @@ fn lines(ground: &Ground) -> Result<Vec<String>> {
     ])
 }
 
-/// Both say the same where no service is.
+/// Both print the same without a service.
 pub(crate) fn of_nobody(ground: &Ground) -> Result<()> {
     let theirs = ground.ends_with(2, &format!("{THEIR_TOOL} -S /nowhere -d 1"))?;
     let ours = Whose::Ours.tool(ground);

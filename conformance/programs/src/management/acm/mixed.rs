@@ -1,15 +1,15 @@
-//! Debian's service on one host and ours on the other: each finds the other's addresses by multicast, and is not asked again for
-//! what it knows.
+//! Debian's service on one host and rdmux's on the other: each resolves the other's addresses by multicast, and sends no further
+//! request for cached ones.
 //!
-//! Both have the same route protocol. A host with `acm` beside one with `sa` gets the path of the group that both are in, which is the
-//! slowest, and asks administration for exactly that rate: this manager then finds none, and so it is between two ibacm of rdma-core.
+//! Both have the same route protocol. A host with `acm` beside one with `sa` takes the path of the common group, which is the
+//! slowest, and asks administration for exactly that rate. This manager then finds none. Two ibacm of rdma-core behave the same.
 
 use anyhow::{Context, Result, ensure};
 
 use super::super::ground::{self, Ground, HOSTS, Shown as _};
 use super::{Counters, SOCKET, Whose, command, is_verified, serve, start};
 
-/// Paths made of the groups that both are in.
+/// Paths made of the groups that both have joined.
 pub(crate) fn by_multicast(ground: &Ground) -> Result<()> {
     resolved(ground, "acm")
 }
@@ -20,7 +20,7 @@ pub(crate) fn by_administration(ground: &Ground) -> Result<()> {
 }
 
 fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
-    // The one that asks first must not know the other one from its question: each is the first once.
+    // The first requester must not know the other one from its request: each is the first once.
     for first in [0, 1] {
         let services = [(0, Whose::Debian), (1, Whose::Ours)];
         let mut processes = Vec::new();
@@ -37,9 +37,9 @@ fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
     Ok(())
 }
 
-/// GIDs and LIDs, of which both ask administration at once, whatever the route protocol: neither answers for them by multicast.
+/// GIDs and LIDs, for which both ask administration at once, whatever the route protocol: neither answers for them by multicast.
 pub(crate) fn by_ports(ground: &Ground) -> Result<()> {
-    /// No row lasts as long as three tries by multicast that are not answered.
+    /// No row lasts as long as three unanswered tries by multicast.
     const PATIENT: &str = "timeout 120000\nretries 2\n";
     for protocol in ["acm", "sa"] {
         let serve = |host, whose| {
@@ -54,7 +54,7 @@ pub(crate) fn by_ports(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// One host's service is asked for the other host's GID and LID: each time administration is asked once.
+/// Asks one host's service for the other host's GID and LID: each request asks administration once.
 fn resolves_ports(ground: &Ground, from: usize) -> Result<()> {
     let (host, to) = (HOSTS[from], 1 - from);
     let shown = ground.show()?;
@@ -74,7 +74,7 @@ fn resolves_ports(ground: &Ground, from: usize) -> Result<()> {
     Ok(())
 }
 
-/// One host's service is asked for the other host twice: the second time nothing is asked of others.
+/// Asks one host's service for the other host twice: the second time it sends no request.
 fn resolves(ground: &Ground, from: usize, is_first: bool) -> Result<()> {
     let (host, to) = (HOSTS[from], 1 - from);
     let shown = ground.show()?;
@@ -86,7 +86,7 @@ fn resolves(ground: &Ground, from: usize, is_first: bool) -> Result<()> {
         format!("-f i -s {} -d {}", super::ipv6(from), super::ipv6(to)),
         format!("-f n -s {host} -d {}", HOSTS[to]),
     ];
-    // Who asks second has heard the other's question: of that one address is enough.
+    // The second requester has heard the other's request: of that one address is enough.
     let asked = if is_first { &asked[..] } else { &asked[..1] };
     for (n, words) in asked.iter().enumerate() {
         let whose = if n == 0 { Whose::Debian } else { Whose::Ours };

@@ -1,7 +1,7 @@
-//! ACM's services and tools, ours beside Debian's, on the hosts of a fabric.
+//! ACM's services and tools, rdmux's beside Debian's, on the hosts of a fabric.
 //!
-//! [`lines`] puts the same questions to a service by both tools, [`alike`] to both services where no other host answers, [`mixed`] has a service of
-//! each on two hosts, [`files`] has Debian's service read what our tool writes, [`quick`] is the quick start of `docs/acm.md`.
+//! [`lines`] sends the same requests to one service by both tools, [`alike`] to both services where no other host answers, [`mixed`] has one
+//! service of each on two hosts, [`files`] has Debian's service read files from rdmux's tool, [`quick`] is the quick start of `docs/acm.md`.
 
 pub(crate) mod alike;
 pub(crate) mod files;
@@ -18,12 +18,12 @@ use super::TIMEOUT;
 use super::ground::{Ground, HOSTS};
 use crate::process::Process;
 
-/// Where the service of a host is for its programs.
+/// The socket of a host's service, as its programs see it.
 const SOCKET: &str = "/run/ibacm-unix.sock";
-/// Debian's tool, also where ours comes before it in the path.
+/// Debian's tool, also if rdmux's precedes it in the path.
 const THEIR_TOOL: &str = "/usr/bin/ib_acme";
 
-/// Whose service or tool it is.
+/// The implementation of a service or tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Debian,
@@ -46,27 +46,27 @@ impl Whose {
     }
 }
 
-/// The IPv6 address that a host's endpoint has here.
+/// Returns the IPv6 address of a host's endpoint in these rows.
 fn ipv6(host: usize) -> String {
     format!("fd00:ac::{}", host + 1)
 }
 
-/// Where the socket of a host's service lies.
+/// Returns the path of a host's service socket.
 fn socket(ground: &Ground, host: &str) -> PathBuf {
     ground.dir().join("run/hosts").join(host).join("acm/ibacm-unix.sock")
 }
 
-/// Starts a service on a host, whose endpoint has the host's name, its IPv4 address and one of IPv6; in the foreground, with the
-/// route protocol `acm` or `sa`.
+/// Starts a service on a host in the foreground, with the route protocol `acm` or `sa`. Its endpoint has the host's name, its IPv4 address
+/// and an IPv6 address.
 fn serve(ground: &Ground, host: usize, whose: Whose, protocol: &str) -> Result<Process> {
     let line = command(ground, host, whose, protocol, UNANSWERED)?;
     start(ground, HOSTS[host], &line)
 }
 
-/// How long a try by multicast is waited for, and how often it is tried again.
+/// Timeout and retries of multicast requests.
 const UNANSWERED: &str = "timeout 2000\nretries 2\n";
 
-/// The command line of a service as [`serve`] starts it, with these lines of options, too.
+/// Returns the command line of a service as [`serve`] starts it, with these additional option lines.
 fn command(
     ground: &Ground,
     host: usize,
@@ -95,17 +95,17 @@ fn command(
 /// Starts a service by a command line, and waits until it listens.
 fn start(ground: &Ground, host: &str, line: &str) -> Result<Process> {
     let socket = socket(ground, host);
-    // One of a service before.
+    // The socket of an earlier service.
     let _ = fs::remove_file(&socket);
     let mut service = ground.start(host, &format!("{host}-acm"), line)?;
     service.until("listening", TIMEOUT, |_| Ok(socket.exists()))?;
     Ok(service)
 }
 
-/// The exit status of a tool, and what it printed.
+/// The exit status of a tool, and its output.
 type Said = (Option<i32>, String);
 
-/// What both tools say on the second host to a command line, asking the service at a place that `-S` names: it must be the same.
+/// Returns what both tools print on the second host for a command line with the service at `place`, given by `-S`: it must be the same.
 fn said_by_both(ground: &Ground, place: &str, words: &str) -> Result<Said> {
     let said = |whose: Whose| {
         let line = format!("{} -S {place} {words}", whose.tool(ground));
@@ -119,7 +119,7 @@ fn said_by_both(ground: &Ground, place: &str, words: &str) -> Result<Said> {
     Ok(theirs)
 }
 
-/// A service's own sums of what it was asked for and had to ask for.
+/// A service's counters of requests received and sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counters {
     resolves: u64,
@@ -129,13 +129,13 @@ struct Counters {
 }
 
 impl Counters {
-    /// Those of the service on a host, by Debian's tool. Asking for them changes none.
+    /// Reads those of the service on a host, by Debian's tool. Reading them changes none.
     fn of(ground: &Ground, host: &str) -> Result<Self> {
         let said = ground.said_on(host, &format!("{THEIR_TOOL} -S {SOCKET} -P"))?;
         Self::read(&said).with_context(|| format!("no counters of {host} in {said:?}"))
     }
 
-    /// From a row below its heading.
+    /// Reads a row below its heading.
     fn read(said: &str) -> Option<Self> {
         let (names, values) =
             said.lines().zip(said.lines().skip(1)).find(|(names, _)| names.starts_with("svc,"))?;
@@ -151,7 +151,7 @@ impl Counters {
         })
     }
 
-    /// What was added since `before`.
+    /// Returns the increase since `before`.
     fn since(self, before: Self) -> Self {
         Self {
             resolves: self.resolves - before.resolves,
@@ -162,7 +162,7 @@ impl Counters {
     }
 }
 
-/// What a tool printed has that subnet administration confirmed the path between the LIDs.
+/// Checks that a tool's output says that subnet administration confirmed the path between the LIDs.
 fn is_verified(said: &str, [from, to]: [u16; 2]) -> Result<()> {
     ensure!(said.contains("SA verification: success"), "not verified: {said}");
     for field in [format!("slid: {from}"), format!("dlid: {to}")] {

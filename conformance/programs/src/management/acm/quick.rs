@@ -8,10 +8,10 @@ use super::{Counters, Whose, socket};
 use crate::process::Process;
 use crate::stage::find_program;
 
-/// The hosts, by their names there.
+/// The names of the hosts in the document.
 const HOSTS: [&str; 2] = ["a", "b"];
 
-/// Files are written, services started, a path is verified, and the connection manager asks for another.
+/// Writes files, starts services, verifies a path, and lets the connection manager resolve another.
 pub(crate) fn start(ground: &Ground) -> Result<()> {
     ground.with_ip()?;
     HOSTS.iter().try_for_each(|host| ground.attach(host))?;
@@ -19,12 +19,12 @@ pub(crate) fn start(ground: &Ground) -> Result<()> {
     let tool = Whose::Ours.tool(ground);
     for host in HOSTS {
         ground.said_on(host, &format!("{config} {tool} -A -O"))?;
-        // It goes to the background once it listens.
+        // It daemonises once it listens.
         ground.said_on(host, &format!("{config} {}", Whose::Ours.service(ground)))?;
         ensure!(socket(ground, host).exists(), "the service of {host} is not there");
     }
     let outcome = resolves(ground, &tool);
-    // They are nobody's children, and end with this.
+    // The services are daemons, and must be stopped explicitly.
     HOSTS.iter().try_for_each(|host| end_service(ground, host))?;
     outcome
 }
@@ -33,7 +33,7 @@ fn resolves(ground: &Ground, tool: &str) -> Result<()> {
     let [a, b] = HOSTS;
     let said = ground.said_on(a, &format!("{tool} -s {a} -d {b} -v"))?;
     ensure!(said.contains("SA verification: success"), "{said}");
-    // What the tool has asked for the connection manager would read in shared memory, without a question that is counted.
+    // The connection manager would read the path that the tool has resolved from shared memory, without a counted request.
     ground.said_on(a, &format!("{tool} flush"))?;
     let before = Counters::of(ground, a)?;
     ping(ground)?;
@@ -47,13 +47,13 @@ fn resolves(ground: &Ground, tool: &str) -> Result<()> {
     Ok(())
 }
 
-/// rping between them.
+/// Runs rping between them.
 fn ping(ground: &Ground) -> Result<()> {
     const ACM: &str = "RDMA_CM_USE_IB_ACM=1";
     let [a, b] = HOSTS;
     let mut server = ground.start(b, "rping-server", &format!("{ACM} rping -s -P -v"))?;
     let mut client = None;
-    // A client is refused until the server listens, which says nothing.
+    // A client is refused until the server listens, which the server does not report.
     ground.until("answered by rping", || {
         let line = format!("{ACM} rping -c -a {b} -v -C 3");
         let mut it = ground.start(a, "rping-client", &line)?;
@@ -66,7 +66,7 @@ fn ping(ground: &Ground) -> Result<()> {
     server.kill(TIMEOUT)
 }
 
-/// Ends the service of a host.
+/// Stops the service of a host.
 fn end_service(ground: &Ground, host: &str) -> Result<()> {
     find_program("kill").context("kill(1) is not installed")?;
     let lock = socket(ground, host).with_file_name("ibacm.pid");

@@ -1,4 +1,4 @@
-//! Puts questions to whichever manager is the master.
+//! Sends requests to the current master manager.
 
 use std::collections::HashMap;
 
@@ -11,32 +11,32 @@ use super::super::client::Client;
 use super::super::ground::Ground;
 use super::question::{Answer, Question};
 
-/// How long an answer may take, and how long one is waited for that is not expected.
+/// The timeout of an answer, and of one that is not expected.
 const ANSWER_MS: u32 = 20_000;
 const SILENCE_MS: u32 = 1_500;
-/// How many questions that should have an answer may have none, before administration is taken for dead.
+/// How many expected answers may be lost before administration counts as dead.
 const LOST: usize = 16;
-/// How many questions are outstanding at a time.
+/// How many requests are outstanding at a time.
 const WINDOW: usize = 64;
 
-/// A port, with an agent that gets answers.
+/// A port, with an agent that receives answers.
 pub(super) struct Asker {
     client: Client,
     next: u32,
 }
 
 impl Asker {
-    /// Opens the port of an adapter with this name, to ask the manager with this LID.
+    /// Opens the port of an adapter with this name, to send requests to the manager with this LID.
     pub(super) fn open(ground: &Ground, shown: &Snapshot, own: &str, manager: Lid) -> Result<Self> {
         Ok(Self { client: Client::to(ground, shown, own, manager)?, next: 1 })
     }
 
-    /// Asks questions that change nothing, many at a time.
+    /// Sends requests that change nothing, many at a time.
     pub(super) fn ask_all(&mut self, questions: &[Question]) -> Result<Vec<Answer>> {
         self.ask(questions, WINDOW)
     }
 
-    /// Asks one question after the other.
+    /// Sends one request after the other.
     pub(super) fn ask_in_order(&mut self, questions: &[Question]) -> Result<Vec<Answer>> {
         self.ask(questions, 1)
     }
@@ -58,7 +58,7 @@ impl Asker {
             let came = self.client.receive()?;
             let header = MadHeader::parse(&came.data)?;
             let [_, _, _, _, low @ ..] = header.tid.to_be_bytes();
-            // A Report has a number of its own.
+            // A Report has a transaction ID of its own.
             let Some(index) = outstanding.remove(&u32::from_be_bytes(low)) else { continue };
             let answered = came.status == 0;
             lost += usize::from(!answered && !questions[index].silent);

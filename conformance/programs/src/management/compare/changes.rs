@@ -1,5 +1,5 @@
-//! What changes something, one question after the other: members of groups, services, subscriptions, alias GUIDs. What each has
-//! changed is asked for afterwards, and taken back.
+//! Requests that change something, one after the other: members of groups, services, subscriptions, alias GUIDs. Each change is
+//! queried afterwards, and undone.
 
 use rdmux_wire::mad::Method;
 use rdmux_wire::sa::{
@@ -28,7 +28,7 @@ fn services(facts: &Facts) -> Vec<Question> {
         service_id: ServiceId(0x1234_5678_9abc_def0),
         service_gid: facts.own.gid,
         service_pkey: Pkey::DEFAULT,
-        // For ever: what is left of another lease depends on time.
+        // For ever: the remainder of another lease depends on time.
         service_lease: u32::MAX,
         service_name: "a service".into(),
         service_data8: std::array::from_fn(|n| u8::try_from(n).unwrap_or(0)),
@@ -52,7 +52,7 @@ fn services(facts: &Facts) -> Vec<Question> {
     ask("deleted before it is there", Method::DELETE, KEY, as_it_is);
     ask("registered", Method::SET, KEY, as_it_is);
     for (name, mask) in Service::all().iter_names() {
-        // Nobody has asked for a key.
+        // No request has asked for a key.
         if mask == Service::SERVICE_KEY {
             continue;
         }

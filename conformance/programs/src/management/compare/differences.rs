@@ -1,4 +1,4 @@
-//! Which answers may differ, and why: docs/decisions.md, "Where subnet administration is not as OpenSM's", has the same list.
+//! The answers that may differ, with reasons: docs/decisions.md, "Where subnet administration is not as OpenSM's", has the same list.
 
 use std::collections::BTreeMap;
 
@@ -21,30 +21,30 @@ use super::own::Own;
 use super::partitions;
 use super::question::{Answer, Question};
 
-/// Takes out of a record what is the manager's own, or a choice of routes: rows of `saquery` compare that with what the fabric
-/// shows.
+/// Clears the fields of a record that are the manager's own, or a choice of routes: rows of `saquery` compare these with the
+/// fabric's state.
 pub(super) fn hide(question: &Question, record: &mut [u8]) {
     match question.attr_id {
         PortInfoRecord::ATTR_ID => hide_port(record),
-        // Of equally short routes each takes its own.
+        // Each manager chooses among equally short routes.
         LinearForwardingTableRecord::ATTR_ID | MulticastForwardingTableRecord::ATTR_ID => {
             clear(record, 8..72);
         }
         SmInfoRecord::ATTR_ID => {
-            // Where it is, how long it runs, and its priority: OpenSM must have a higher one to become the master.
+            // The manager's LID, its uptime, and its priority: OpenSM must have a higher one to become the master.
             [0..2, 4..12, 20..24].into_iter().for_each(|place| clear(record, place));
             if let Some(byte) = record.get_mut(24) {
                 *byte &= 0x0f;
             }
         }
-        // How long an answer may take: rows give OpenSM more time than it has by default.
+        // The response time: rows give OpenSM more time than its default.
         ClassPortInfo::ATTR_ID => clear(record, 7..8),
         _ => {}
     }
 }
 
-/// What each manager sets as it likes: its LID, and whether it is on the port; partition enforcement of switches' ports, how long
-/// packets may wait, which errors are too many. And the port by which it reaches the node.
+/// Clears the fields that each manager sets as it likes: its LID, and whether it is on the port; partition enforcement of switches'
+/// ports, packet lifetime limits, error thresholds. And the port by which the manager reaches the node.
 fn hide_port(record: &mut [u8]) {
     let Some((head, rest)) = record.split_at_mut_checked(4) else { return };
     let (Ok(mut info), [_, _, port, _]) = (PortInfo::parse(rest), &*head) else { return };
@@ -56,7 +56,7 @@ fn hide_port(record: &mut [u8]) {
     info.write(rest);
 }
 
-/// Components of PortInfo whose values each manager sets as it likes.
+/// Components of PortInfo that each manager sets as it likes.
 const SET: Port = Port::SM_LID
     .union(Port::CAPABILITY_MASK)
     .union(Port::LOCAL_PORT_NUM)
@@ -67,47 +67,47 @@ const SET: Port = Port::SM_LID
     .union(Port::LOCAL_PHY_ERRORS)
     .union(Port::OVERRUN_ERRORS);
 
-/// Those that OpenSM does not look at.
+/// Components that OpenSM ignores.
 const IGNORED: Port = Port::INIT_TYPE_REPLY
     .union(Port::CLIENT_REREGISTER)
     .union(Port::MULTICAST_PKEY_TRAP_SUPPRESSION)
     .union(Port::MAX_CREDIT_HINT)
     .union(Port::LINK_ROUND_TRIP_LATENCY);
 
-/// A question whose answers differ.
+/// A request whose answers differ.
 pub(super) struct Case<'a> {
     pub(super) question: &'a Question,
-    /// The answers without what is hidden.
+    /// The answers without hidden fields.
     pub(super) ours: &'a Answer,
     pub(super) theirs: &'a Answer,
-    /// OpenSM's answer as it came, and all that it has of each kind.
+    /// OpenSM's complete answer, and all records of each kind that it has.
     pub(super) came: &'a Answer,
     pub(super) own: Own<'a>,
     /// The P_Keys of each port, by the LID of its node and its number.
     pub(super) keys: &'a BTreeMap<(Lid, u8), Vec<Pkey>>,
     pub(super) facts: &'a Facts,
-    /// Both managers set tables of service levels.
+    /// Whether both managers set tables of service levels.
     pub(super) qos: bool,
 }
 
 impl Case<'_> {
-    /// Whether OpenSM's answer is what its own table says, if those components count that `counts` says for each record.
+    /// Returns whether OpenSM's answer matches its own table, when only the components that `counts` returns for a record count.
     fn is_own(&self, counts: impl Fn(&[u8]) -> u64) -> bool {
         self.own.says(self.question, self.came, counts)
     }
 
-    /// The same, where components of these count for ports of switches only.
+    /// Returns the same, where these components count for ports of switches only.
     fn is_own_but_for_adapters(&self, components: u64) -> bool {
         self.is_own(|record| if self.facts.is_adapters(record) { !components } else { u64::MAX })
     }
 
-    /// Whether the answers are the same when this has been taken out of each record.
+    /// Returns whether the answers are the same after `clear` was applied to each record.
     fn same_but(&self, clear: impl Fn(&mut [u8])) -> bool {
         self.ours.without(&clear) == self.theirs.without(&clear)
     }
 
-    /// Whether the P_Key tables at both ends of a LinkRecord have a partition in common in which not both are limited members. A port
-    /// without keys has one in common with all.
+    /// Returns whether the P_Key tables at both ends of a LinkRecord have a common partition in which not both are limited members. A port
+    /// without keys shares one with all.
     fn ends_share_a_key(&self, link: &[u8]) -> bool {
         let Ok(link) = LinkRecord::parse(link) else { return false };
         let keys = |lid: Lid, port: u8| self.keys.get(&(lid, port)).map_or(&[][..], Vec::as_slice);
@@ -121,11 +121,11 @@ impl Case<'_> {
     }
 }
 
-/// A difference that is meant.
+/// An intended difference.
 struct Named {
-    /// As the line in docs/decisions.md begins.
+    /// The start of its line in docs/decisions.md.
     name: &'static str,
-    /// Whether this is one.
+    /// Returns whether a case is this difference.
     is: fn(&Case<'_>) -> bool,
 }
 
@@ -163,7 +163,7 @@ const NAMED: &[Named] = &[
             let all = case.question.mask == 0 && case.question.method == Method::GET_TABLE;
             let mut theirs = case.theirs.records().to_vec();
             theirs.retain(|record| !standby(record));
-            // Who is trusted is shown the key.
+            // A trusted requester is shown the key.
             let ours = case.ours.without(|record| clear(record, 12..20));
             case.is_about(SmInfoRecord::ATTR_ID)
                 && case.question.reads()
@@ -200,7 +200,7 @@ const NAMED: &[Named] = &[
                 let adapters = if case.facts.is_adapters(record) { port.bits() } else { 0 };
                 !adapters
             };
-            // A block that no port has is there, without keys.
+            // A block beyond the port's table is answered, without keys.
             let mut first = case.question.clone();
             clear(&mut first.data, 2..4);
             let asked = case.question.data.get(2..4);
@@ -428,7 +428,7 @@ const NAMED: &[Named] = &[
     },
 ];
 
-/// Whether a record is of port 0 of a switch, or of packets that leave by the port by which they came.
+/// Returns whether a record is of port 0 of a switch, or of packets that leave by the port at which they arrived.
 fn is_to_itself(sl_to_vl: bool, record: &[u8]) -> bool {
     match record {
         [_, _, input, output, ..] if sl_to_vl => *output == 0 || input == output,
@@ -452,8 +452,8 @@ const ONLY_DEFAULT: [u8; 64] = {
 /// The state of a master in SMInfo.
 const MASTER: u8 = SmState::MASTER.0;
 
-/// The components of a question that count for a record of ours: service levels and arbitration of an adapter's port are found whatever
-/// port is asked for.
+/// Returns the components of a request that count for a record of rdmux: service levels and arbitration of an adapter's port match any
+/// port number.
 pub(super) fn counts(facts: &Facts, question: &Question, record: &[u8]) -> u64 {
     match question.attr_id {
         SlToVlTableRecord::ATTR_ID if facts.is_adapters(record) => !SL_TO_VL_PORTS,
@@ -462,7 +462,7 @@ pub(super) fn counts(facts: &Facts, question: &Question, record: &[u8]) -> u64 {
     }
 }
 
-/// Whether what the manager has in its table at the time says nothing of an answer: what it is, but for how it was asked for.
+/// Returns whether an answer depends on the request itself, so that the manager's current table does not determine it.
 pub(super) fn depends_on_question(question: &Question) -> bool {
     match question.attr_id {
         McMemberRecord::ATTR_ID => true,
@@ -478,7 +478,7 @@ fn clear(record: &mut [u8], at: std::ops::Range<usize>) {
     }
 }
 
-/// The key of the partition that has the manager's port only.
+/// Clears the key of the partition that has the manager's port only.
 fn clear_self(record: &mut [u8]) {
     let own = (partitions::SELF | 0x8000).to_be_bytes();
     if let Some(keys) = record.get_mut(8..72) {
@@ -493,7 +493,7 @@ fn clear_scope_and_proxy(record: &mut [u8]) {
     }
 }
 
-/// The name of a difference between our answer and OpenSM's, if it has one.
+/// Returns the name of the difference between rdmux's answer and OpenSM's, if it has one.
 pub(super) fn name(case: &Case<'_>) -> Option<&'static str> {
     NAMED.iter().find(|named| (named.is)(case)).map(|named| named.name)
 }

@@ -1,4 +1,4 @@
-//! What the questions are about: ports of the fabric.
+//! The subjects of the requests: ports of the fabric.
 
 use std::collections::BTreeSet;
 
@@ -19,15 +19,15 @@ pub(super) struct Port {
 /// Ports of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// The port that asks.
+    /// The requester's port.
     pub(super) own: Port,
     /// OpenSM's host.
     pub(super) other: Port,
-    /// The adapter that is the last: on a large fabric far away.
+    /// The last adapter: on a large fabric far away.
     pub(super) last: Port,
-    /// Port 0 of the first switch, where there is one.
+    /// Port 0 of the first switch, if there is one.
     pub(super) switch: Option<Port>,
-    /// The adapters, in the order of the fabric.
+    /// The adapters, in the fabric's order.
     pub(super) adapters: Vec<Port>,
     /// The switches.
     pub(super) switches: Vec<Port>,
@@ -35,7 +35,7 @@ pub(super) struct Facts {
     pub(super) lmc: u8,
     /// A LID that no port has.
     pub(super) free: Lid,
-    /// All of them.
+    /// All ports.
     all: Vec<Port>,
     /// The ports of switches that lead to adapters, by the LID of the switch.
     guards: BTreeSet<(Lid, u8)>,
@@ -71,14 +71,14 @@ impl Facts {
         })
     }
 
-    /// Whether a record of a P_Key table is of a switch's external port that leads to no adapter.
+    /// Returns whether a record of a P_Key table is of a switch's external port that leads to no adapter.
     pub(super) fn is_unguarded(&self, record: &[u8]) -> bool {
         let [high, low, _, _, port, ..] = *record else { return false };
         let place = (Lid(u16::from_be_bytes([high, low])), port);
         !self.is_adapters(record) && port != 0 && !self.guards.contains(&place)
     }
 
-    /// Whether a record begins with the LID of an adapter.
+    /// Returns whether a record begins with the LID of an adapter.
     pub(super) fn is_adapters(&self, record: &[u8]) -> bool {
         let lid = record.first_chunk().map(|lid| Lid(u16::from_be_bytes(*lid)));
         self.adapters.iter().any(|port| Some(port.lid) == lid)

@@ -1,5 +1,5 @@
-//! Forwarding tables: records of them by switch, block and position, while a group has members. What the records have is compared with
-//! what the switches do, whichever manager has told them.
+//! Forwarding tables: requests for their records by switch, block and position, while a group has members. The records of either
+//! manager are compared with the switches.
 
 use anyhow::{Context, Result, ensure};
 use rdmux_fabric::proto::{Snapshot, SwitchTables};
@@ -19,7 +19,7 @@ use super::groups::{CREATE, JOIN, gid};
 use super::own::Own;
 use super::question::{Answer, Question};
 
-/// What makes the group, whose members are the port that asks and another one, and what ends it.
+/// Returns the requests that create the group, whose members are the requester's port and another one, and those that end it.
 fn group(facts: &Facts) -> [Vec<Question>; 2] {
     let ask = |name: &str, method: Method, mask: McMemberRecordMask| -> Vec<Question> {
         let of = |port: &Port| {
@@ -39,7 +39,7 @@ fn group(facts: &Facts) -> [Vec<Question>; 2] {
     [ask("joined", Method::SET, CREATE), ask("left", Method::DELETE, JOIN)]
 }
 
-/// By each component and by several, right and wrong.
+/// Returns requests by each component and by several, right and wrong.
 pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     let mut all = vec![
         Question::new("all", Method::GET_TABLE, Linear::ATTR_ID),
@@ -80,7 +80,7 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     all
 }
 
-/// Asks while the group has members.
+/// Sends the requests while the group has members.
 pub(super) fn ask(
     ground: &Ground,
     shown: &Snapshot,
@@ -106,7 +106,7 @@ pub(super) fn ask(
     Ok(answers)
 }
 
-/// The records have what the switches have.
+/// Checks that the records match the switches.
 fn check(
     ground: &Ground,
     shown: &Snapshot,
@@ -115,7 +115,7 @@ fn check(
 ) -> Result<()> {
     let tables = ground.tables()?;
     let (mut linear, mut multicast) = (0, 0);
-    // The first two are for all records.
+    // The first two requests are for all records.
     let own = Own { questions: &questions[..2], answers: &answers[..2] };
     for (question, answer) in questions.iter().zip(answers) {
         ensure!(

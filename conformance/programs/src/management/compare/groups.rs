@@ -1,4 +1,4 @@
-//! Members of groups: who may make, join and leave them, and what is told of them.
+//! Members of groups: rules for creating, joining and leaving them, and the records that managers return.
 
 use rdmux_wire::mad::Method;
 use rdmux_wire::sa::{
@@ -10,21 +10,21 @@ use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey};
 use super::facts::{Facts, Port};
 use super::question::Question;
 
-/// A GID as an address of IPv6; zero of what is none.
+/// Parses a GID as an IPv6 address; zero for an invalid one.
 pub(super) fn gid(text: &str) -> Gid {
     text.parse::<std::net::Ipv6Addr>().map_or(Gid::ZERO, Gid::from)
 }
 
-/// What a question of membership is about.
+/// The state for building requests of membership.
 pub(super) struct Membership {
     pub(super) all: Vec<Question>,
-    /// What questions have, but for their changes.
+    /// The record of each request before its changes.
     pub(super) member: McMemberRecord,
 }
 
-/// What a request to join a group must have.
+/// The components required in a request to join a group.
 pub(super) const JOIN: Member = Member::MGID.union(Member::PORT_GID).union(Member::JOIN_STATE);
-/// What a request to make a group must have.
+/// The components required in a request to create a group.
 pub(super) const CREATE: Member = JOIN
     .union(Member::QKEY)
     .union(Member::TCLASS)
@@ -64,7 +64,7 @@ impl Membership {
         self.ask(name, Method::DELETE, mask, change);
     }
 
-    /// All members, as one who is trusted and one who is not sees them; and the group itself.
+    /// Adds requests for all members, by a trusted and by an untrusted requester, and for the group itself.
     pub(super) fn look(&mut self, when: &str) {
         for key in [0, 1] {
             let name = format!("group: members {when}");
@@ -85,7 +85,7 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
         ..McMemberRecord::default()
     };
     let mut m = Membership { all: Vec::new(), member };
-    // To make a group.
+    // Creating a group.
     for (name, missing) in [
         ("Q_Key", Member::QKEY),
         ("class of traffic", Member::TCLASS),
@@ -131,7 +131,7 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     m.look("before it is there");
     m.set("made", CREATE, |_| {});
     m.look("when it is there");
-    // To join one that is there.
+    // Joining an existing group.
     m.set("joined again", JOIN, |_| {});
     m.set("joined with the same parameters", CREATE, |_| {});
     m.set("joined with another Q_Key", JOIN | Member::QKEY, |r| r.qkey = Qkey(0x12));
@@ -159,7 +159,7 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     }
     m.set("joined as who only sends", JOIN, |r| r.join_state = JoinState::SEND_ONLY_NON_MEMBER);
     m.look("with two states");
-    // Another port, for which this one asks.
+    // On behalf of another port.
     m.set("joined for another port", JOIN, |r| r.port_gid = other.gid);
     m.look("with two members");
     m.ask("by its MLID", Method::GET_TABLE, Member::MLID, |r| r.mlid = Lid(0xc001));
@@ -169,7 +169,7 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     m.ask("by Q_Key", Method::GET_TABLE, Member::QKEY, |_| {});
     m.ask("by another Q_Key", Method::GET_TABLE, Member::QKEY, |r| r.qkey = Qkey(1));
     m.all.extend(paths_to_group(&m.member, own, last));
-    // To leave.
+    // Leaving.
     m.delete("left without a state", Member::MGID | Member::PORT_GID, |_| {});
     m.delete("left without a port", Member::MGID | Member::JOIN_STATE, |_| {});
     m.delete("left by state 0", JOIN, |r| r.join_state = JoinState::empty());
@@ -183,7 +183,7 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     m.delete("left", JOIN, |_| {});
     m.look("after it was left");
     m.delete("left again", JOIN, |_| {});
-    // Those who do not keep it go with the last who does.
+    // Members that do not keep the group alive are removed with the last one that does.
     m.set("made again", CREATE, |_| {});
     m.set("joined by a non-member", JOIN, |r| {
         (r.port_gid, r.join_state) = (other.gid, JoinState::NON_MEMBER);
@@ -199,7 +199,7 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     m.delete("left by who only sends, and keeps it", JOIN, |r| {
         r.join_state = JoinState::SEND_ONLY_FULL_MEMBER;
     });
-    // The group of all interfaces, which stays.
+    // The broadcast group of all IP interfaces, which stays.
     let broadcast = |r: &mut McMemberRecord| r.mgid = gid("ff12:401b:ffff::ffff:ffff");
     m.ask("of all interfaces", Method::GET, Member::MGID, broadcast);
     m.set("of all interfaces joined", JOIN, broadcast);
@@ -210,7 +210,7 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     m.set("of all interfaces joined with another Q_Key", JOIN | Member::QKEY, broadcast);
     m.delete("of all interfaces left", JOIN, broadcast);
     m.ask("of all interfaces, left", Method::GET, Member::MGID, broadcast);
-    // One of IP over IB has the parameters of that group.
+    // An IP over IB group has the parameters of that group.
     let ip = |r: &mut McMemberRecord| r.mgid = gid("ff12:401b:ffff::16");
     m.set("of IP with another Q_Key", CREATE, ip);
     m.set("of IP", CREATE, |r| {
@@ -221,7 +221,7 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     m.all
 }
 
-/// Paths to a group that has members.
+/// Returns requests for paths to a group that has members.
 pub(super) fn paths_to_group(
     member: &McMemberRecord,
     own: &Port,

@@ -1,11 +1,11 @@
-//! Subnet administration beside OpenSM's: the same questions are put to both on the same fabric, first while the fabric's manager is
-//! the master, then while OpenSM is. Each difference is a failure, unless it is one of those that [`differences`] names.
+//! Subnet administration compared with OpenSM's: the same requests go to both on the same fabric, first while the fabric's manager is
+//! the master, then while OpenSM is. Each difference is a failure, unless [`differences`] names it.
 //!
-//! What is asked for by components is also compared with all that the same manager has ([`own`]), and forwarding tables with the
-//! switches ([`forwarding`]): a difference that is meant hides nothing else.
+//! Answers to requests by components are also compared with the same manager's complete tables ([`own`]), and forwarding tables with
+//! the switches ([`forwarding`]), so that an intended difference hides no other.
 //!
-//! Reading order: [`question`] is what is asked and answered, [`asker`] asks, [`records`], [`paths`], [`wrong`], [`forwarding`],
-//! [`changes`], [`groups`] and [`partitions`] are the questions, [`differences`] says which answers may differ, and why.
+//! Reading order: [`question`] defines requests and answers, [`asker`] sends them, [`records`], [`paths`], [`wrong`], [`forwarding`],
+//! [`changes`], [`groups`] and [`partitions`] are the requests, [`differences`] lists the answers that may differ, and why.
 
 mod asker;
 mod changes;
@@ -41,27 +41,27 @@ use super::bring_up::all_is_active;
 use super::ground::{self, HOSTS, Shown};
 use super::opensm::{Conf, OpenSm};
 
-/// A row: a subnet, and what both managers are told.
+/// A row: a subnet, and the configuration of both managers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Compare {
     /// What `rdmux fabric up --shape` takes.
     pub(crate) shape: &'static str,
-    /// Each port has 2 to the power of this LIDs.
+    /// LID mask control: each port has 2 to the power of this LIDs.
     pub(crate) lmc: u8,
-    /// What they are told beside that.
+    /// Their further configuration.
     pub(crate) also: Also,
 }
 
-/// What both managers are told beside LMC.
+/// The configuration of both managers apart from LMC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Also {
     /// Nothing.
     Nothing,
     /// The virtual lane of each service level.
     Qos,
-    /// Partitions of a file.
+    /// Partitions from a file.
     Partitions,
-    /// Partitions of a file, and the virtual lane of each service level, which they use.
+    /// Partitions from a file, and the virtual lane of each service level, which they use.
     PartitionsAndQos,
 }
 
@@ -75,11 +75,11 @@ impl Also {
     }
 }
 
-/// The fewest questions that a row has: fewer would show that a part of the table is gone.
+/// The least number of requests of a row: fewer would mean that a part of the table is missing.
 const FEWEST: usize = 400;
 
 impl Compare {
-    /// How the row is called.
+    /// Returns the title of the row.
     pub(crate) fn title(&self) -> String {
         let lmc = if self.lmc > 0 { format!(" -l {}", self.lmc) } else { String::new() };
         let also = match self.also {
@@ -91,7 +91,7 @@ impl Compare {
         format!("opensm{lmc}{also}, and administration's answers beside its own on {}", self.shape)
     }
 
-    /// The options of `rdmux fabric up` for the manager. Files that they name are written into `dir`.
+    /// Returns the options of `rdmux fabric up` for the manager. Writes the files that they name into `dir`.
     pub(crate) fn options(&self, dir: &Path) -> Result<Vec<String>> {
         let mut options = vec!["--sm-lmc".to_owned(), self.lmc.to_string()];
         if self.also.qos() {
@@ -105,7 +105,7 @@ impl Compare {
         Ok(options)
     }
 
-    /// The configuration of OpenSM.
+    /// Returns the configuration of OpenSM.
     fn conf(&self) -> Result<Conf> {
         let mut conf = Conf::default()
             .with("sm_priority", 1)
@@ -120,7 +120,7 @@ impl Compare {
         Ok(conf)
     }
 
-    /// Asks both, and compares.
+    /// Sends the requests to both, and compares.
     pub(crate) fn run(&self, ground: &Ground) -> Result<()> {
         ground.until("managed", || {
             let manager = ground.status()?.manager.context("the fabric has no manager")?;
@@ -131,7 +131,7 @@ impl Compare {
         let facts = Facts::new(&shown, self.lmc)?;
         let own = shown.switches().chain(shown.adapters()).next().context("a node")?;
         let mut asker = Asker::open(ground, &shown, HOSTS[1], ground::lid(own)?)?;
-        // What the tables of records have is what the other questions ask for.
+        // The other requests are built from the contents of the tables.
         let tables = records::tables();
         let mut ours = asker.ask_all(&tables)?;
         let mut questions = records::questions(&tables, &ours);
@@ -203,7 +203,7 @@ impl Compare {
     }
 }
 
-/// What was asked, and what both have answered.
+/// The requests, and the answers of both.
 struct Both<'a> {
     questions: &'a [Question],
     ours: &'a [Answer],
@@ -211,14 +211,14 @@ struct Both<'a> {
     /// All records of each kind.
     our_tables: Own<'a>,
     their_tables: Own<'a>,
-    /// Which questions are for records of a table by its components.
+    /// The range of the requests for records of a table by its components.
     by_components: Range<usize>,
     facts: &'a Facts,
     qos: bool,
 }
 
 impl Both<'_> {
-    /// Whether our answer to a question by components is what our own table has.
+    /// Returns whether rdmux's answer to a request by components matches its own table.
     fn is_own(&self, index: usize) -> bool {
         let (question, answer) = (&self.questions[index], &self.ours[index]);
         let asked = self.by_components.contains(&index)
@@ -228,7 +228,7 @@ impl Both<'_> {
         !asked || self.our_tables.says(question, answer, counts)
     }
 
-    /// The P_Keys of each port, by the LID of its node and its number, as anybody has seen them.
+    /// Returns the P_Keys of each port, by the LID of its node and its number, that any answer has shown.
     fn keys(&self) -> BTreeMap<(Lid, u8), Vec<Pkey>> {
         let mut all: BTreeMap<(Lid, u8), Vec<Pkey>> = BTreeMap::new();
         let tables = self.questions.iter().zip(self.ours);
@@ -241,7 +241,7 @@ impl Both<'_> {
         all
     }
 
-    /// Writes all differences to a log, and counts those that have no name.
+    /// Writes all differences to a log, and counts those without a name.
     fn compare(&self, ground: &Ground, counts: &str) -> Result<()> {
         let Self { questions, ours, theirs, .. } = self;
         ensure!(

@@ -1,4 +1,4 @@
-//! What a manager's own tables say to a question: the records that have its components.
+//! The answer to a request according to a manager's own tables: the records that have its components.
 
 use rdmux_wire::mad::{Method, status};
 use rdmux_wire::sa::SmInfoRecord;
@@ -6,7 +6,7 @@ use rdmux_wire::sa::SmInfoRecord;
 use super::question::{Answer, Question};
 use super::records;
 
-/// All records of each kind, as a manager has told them.
+/// All records of each kind, from a manager's answers.
 #[derive(Clone, Copy)]
 pub(super) struct Own<'a> {
     pub(super) questions: &'a [Question],
@@ -14,7 +14,7 @@ pub(super) struct Own<'a> {
 }
 
 impl<'a> Own<'a> {
-    /// The records of a question's kind that the one who asks may see; none if they are refused.
+    /// Returns the records of a request's kind that the requester may see; none if they are refused.
     pub(super) fn table(&self, question: &Question) -> Option<&'a [Vec<u8>]> {
         let asks_for = |table: &Question| {
             table.attr_id == question.attr_id && table.is_trusted() == question.is_trusted()
@@ -24,7 +24,7 @@ impl<'a> Own<'a> {
         (answer.status() == Some(0)).then(|| answer.records())
     }
 
-    /// Whether an answer is what the table says, if those components count that `counts` says for each record.
+    /// Returns whether an answer matches the table, when only the components that `counts` returns for a record count.
     pub(super) fn says(
         &self,
         question: &Question,
@@ -34,7 +34,7 @@ impl<'a> Own<'a> {
         self.says_changed(question, answer, counts, |_| {})
     }
 
-    /// The same, where each record of the table is changed before it is an answer.
+    /// Returns the same, with each record of the table changed first.
     pub(super) fn says_changed(
         &self,
         question: &Question,
@@ -64,7 +64,7 @@ impl<'a> Own<'a> {
     }
 }
 
-/// A record without what changes with time.
+/// Returns a record without the fields that change with time.
 fn steady(question: &Question, record: &[u8]) -> Vec<u8> {
     let mut record = record.to_vec();
     if question.attr_id == SmInfoRecord::ATTR_ID

@@ -1,4 +1,4 @@
-//! Partitions: a file that both managers read, and questions within its partitions and across them.
+//! Partitions: a file that both managers read, and requests within its partitions and across them.
 
 use anyhow::{Context, Result};
 use rdmux_fabric::proto::Snapshot;
@@ -17,9 +17,9 @@ use super::groups::{CREATE, JOIN, Membership, gid, paths_to_group};
 use super::question::Question;
 
 /// Full and limited members, partitions in several definitions and with several rules for a port, service levels, groups of IP over IB and
-/// others, with a scope and without. Nobody but the eighth adapter and a manager's port is alone in a partition.
+/// others, with a scope and without. Only the eighth adapter and a manager's port are alone in a partition.
 ///
-/// The manager's port is another one for each manager: what `SELF` adds to the default partition is there for both.
+/// Each manager is on another port: what `SELF` adds to the default partition exists for both.
 const FILE: &str = "\
 # A comment; with a semicolon
 Default=0x7fff, ipoib: ALL=limited, ALL_SWITCHES=full, SELF=full, {1}=full;
@@ -41,16 +41,16 @@ self=0x50: SELF=full;
 far=0x60, ipoib, scope=5: {8}=full;
 ";
 
-/// The partition that has each manager's own port in it, and nobody else.
+/// The partition that has each manager's own port as its only member.
 pub(super) const SELF: u16 = 0x50;
 
-/// The partition whose definition says the scope of its broadcast group. Its group is the last one, so that all others have the same LIDs.
+/// The partition whose definition gives the scope of its broadcast group. Its group is the last one, so that all others have the same LIDs.
 pub(super) const SCOPED: u16 = 0x60;
 
-/// The keys of the file without the membership bit, and one that it has not.
+/// The keys of the file without the membership bit, and an unknown one.
 const BASES: [u16; 9] = [0x7fff, 0x10, 0x20, 0x8, 0x30, 0x40, SELF, SCOPED, 0x70];
 
-/// The groups of the file, as it has them and as both managers may make them.
+/// The groups of the file, and those that both managers may create for it.
 const GROUPS: [(&str, u16); 13] = [
     ("ff12:401b:ffff::ffff:ffff", 0x7fff),
     ("ff12:401b:8010::ffff:ffff", 0x10),
@@ -67,7 +67,7 @@ const GROUPS: [(&str, u16); 13] = [
     ("ff12:401b:8030::ffff:ffff", 0x30),
 ];
 
-/// The file for a shape. Without QoS OpenSM has no service levels: groups have none there, so that what else they are can be compared.
+/// Returns the file for a shape. Without QoS OpenSM has no service levels, and groups have none, so that their other parameters can be compared.
 ///
 /// # Errors
 /// When it has too few adapters.
@@ -86,7 +86,7 @@ pub(super) fn file(shape: &str, qos: bool) -> Result<String> {
     Ok(text)
 }
 
-/// Paths from and to ports of every kind of membership, with each key and without, and what else has a key.
+/// Returns requests for paths between ports of every kind of membership, with each key and without, and for other records with keys.
 pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     let mut all = paths(&ends(facts));
     all.extend(several(&facts.adapters));
@@ -94,12 +94,12 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     all
 }
 
-/// The adapters that the file names, the next one and a switch.
+/// Returns the adapters that the file names, the next one and a switch.
 fn ends(facts: &Facts) -> Vec<Port> {
     facts.adapters.iter().take(8).chain(facts.switches.first()).copied().collect()
 }
 
-/// Each key as a full and as a limited member sends it.
+/// Returns each key as a full and as a limited member sends it.
 fn keys() -> impl Iterator<Item = Pkey> {
     BASES.into_iter().flat_map(|base| [Pkey(base | 0x8000), Pkey(base)])
 }
@@ -141,7 +141,7 @@ fn paths(ends: &[Port]) -> Vec<Question> {
     all
 }
 
-/// Paths between several ports, with each key.
+/// Returns requests for paths between several ports, with each key.
 fn several(adapters: &[Port]) -> Vec<Question> {
     use MultiPathRecordMask as Many;
     let mut all = Vec::new();
@@ -169,7 +169,7 @@ fn several(adapters: &[Port]) -> Vec<Question> {
     all
 }
 
-/// The groups of the file, by GID and by key.
+/// Returns requests for the groups of the file, by GID and by key.
 fn groups() -> Vec<Question> {
     let mut all = Vec::new();
     for key in [0, 1] {
@@ -194,7 +194,7 @@ fn groups() -> Vec<Question> {
     all
 }
 
-/// Joins to the groups of the file, groups and services that are made with each key: each is undone.
+/// Returns joins to the groups of the file, and creations of groups and services with each key: each is undone.
 pub(super) fn changes(facts: &Facts) -> Vec<Question> {
     let member = McMemberRecord {
         join_state: JoinState::FULL_MEMBER,
@@ -255,7 +255,7 @@ pub(super) fn changes(facts: &Facts) -> Vec<Question> {
     m.all
 }
 
-/// A service of a partition comes, is seen and goes.
+/// Returns requests that register a service of a partition, query it and remove it.
 fn services(facts: &Facts, pkey: Pkey) -> Vec<Question> {
     use ServiceRecordMask as Service;
     let mask = Service::SERVICE_ID | Service::SERVICE_GID | Service::SERVICE_PKEY;
@@ -275,8 +275,8 @@ fn services(facts: &Facts, pkey: Pkey) -> Vec<Question> {
         .into()
 }
 
-/// What ports of every kind of membership see: all tables. One has another key than that of the default partition at index 0, by which
-/// it does not reach the manager.
+/// Requests all tables from ports of every kind of membership. One has another key than that of the default partition at index 0, and so
+/// does not reach the manager.
 pub(super) fn by_others<'s>(
     shown: &'s Snapshot,
     tables: &[Question],

@@ -1,4 +1,4 @@
-//! Questions for paths: from where to where, by GIDs and by LIDs, with every component and selector; and for paths between several
+//! Requests for paths: their ends by GIDs and by LIDs, with every component and selector; and for paths between several
 //! ports.
 
 use rdmux_wire::mad::Method;
@@ -24,7 +24,7 @@ fn ask(name: &str, method: Method, mask: Mask, record: &PathRecord) -> Question 
     Question::new(name, method, PathRecord::ATTR_ID).with(mask.bits(), &record.to_bytes())
 }
 
-/// The path that most questions are about.
+/// Returns the path that most requests are about.
 fn between(from: &Port, to: &Port) -> PathRecord {
     PathRecord {
         sgid: from.gid,
@@ -35,7 +35,7 @@ fn between(from: &Port, to: &Port) -> PathRecord {
     }
 }
 
-/// Between ports of every kind, by each way to name them.
+/// Returns requests between ports of every kind, by each way to name them.
 fn ends(facts: &Facts) -> Vec<Question> {
     let Facts { own, other, last, switch, .. } = facts;
     let mut pairs = vec![
@@ -71,7 +71,7 @@ fn ends(facts: &Facts) -> Vec<Question> {
             }
         }
     }
-    // Path bits of LIDs, also those that a port has not.
+    // Path bits of LIDs, also those that a port does not have.
     for bits in 0..4 {
         for (name, slid, dlid) in [("source", bits, 0), ("target", 0, bits), ("both", bits, bits)] {
             let mut path = between(own, other);
@@ -91,7 +91,7 @@ fn ends(facts: &Facts) -> Vec<Question> {
     all
 }
 
-/// Each component beside the ends.
+/// Returns requests with each component in addition to the ends.
 fn components(facts: &Facts) -> Vec<Question> {
     let ends = Mask::SGID | Mask::DGID;
     let base = between(&facts.own, &facts.other);
@@ -144,7 +144,7 @@ fn components(facts: &Facts) -> Vec<Question> {
             all.push(ask(&name, method, ends | mask, &record));
         }
     }
-    // Many paths to everywhere.
+    // Many paths to all ports.
     for count in [0, 1, 5, 0x7f] {
         let record = PathRecord { numb_path: count, ..base };
         let name = format!("{count} paths to everywhere");
@@ -153,7 +153,7 @@ fn components(facts: &Facts) -> Vec<Question> {
     all
 }
 
-/// Selectors and values of MTU, rate and life time.
+/// Returns requests with selectors and values of MTU, rate and life time.
 fn selectors(facts: &Facts) -> Vec<Question> {
     let ends = Mask::SGID | Mask::DGID;
     let base = between(&facts.own, &facts.other);
@@ -177,7 +177,7 @@ fn selectors(facts: &Facts) -> Vec<Question> {
             all.push(ask(&format!("life time {life}, {selector}"), Method::GET, mask, &record));
         }
     }
-    // One without the other counts for nothing.
+    // A value without its selector, or the other way round, is ignored.
     let record = PathRecord {
         mtu_selector: Selector(2),
         mtu: 1,
@@ -200,7 +200,7 @@ fn selectors(facts: &Facts) -> Vec<Question> {
     all
 }
 
-/// To and from ports that do not exist or are no ports: groups, other subnets.
+/// Returns requests to and from ports that do not exist or are no ports: groups, other subnets.
 fn elsewhere(facts: &Facts) -> Vec<Question> {
     let Facts { own, other, free, .. } = facts;
     let base = between(own, other);
@@ -243,7 +243,7 @@ fn elsewhere(facts: &Facts) -> Vec<Question> {
             let from = PathRecord { slid: lid, ..base };
             all.push(ask(&format!("from {name}"), method, ends, &from));
         }
-        // GID and LID of two ports.
+        // GID and LID of two different ports.
         let four = Mask::SGID | Mask::DGID | Mask::SLID | Mask::DLID;
         let mixed = PathRecord { slid: other.lid, ..base };
         all.push(ask("GID and LID of two sources", method, four, &mixed));
@@ -253,7 +253,7 @@ fn elsewhere(facts: &Facts) -> Vec<Question> {
     all
 }
 
-/// Paths between several ports.
+/// Returns requests for paths between several ports.
 pub(super) fn several(facts: &Facts) -> Vec<Question> {
     use MultiPathRecordMask as Many;
     let Facts { own, other, last, .. } = facts;

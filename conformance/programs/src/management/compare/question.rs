@@ -1,4 +1,4 @@
-//! A question to administration, its answer, and how two answers differ.
+//! A request to administration, its answer, and the difference of two answers.
 
 use std::fmt::{self, Write as _};
 
@@ -9,10 +9,10 @@ use rdmux_wire::sa::{Record, SaMad};
 
 use super::differences;
 
-/// A question.
+/// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
-    /// What it is about.
+    /// Its name in reports.
     name: String,
     pub(super) method: Method,
     pub(super) attr_id: u16,
@@ -20,9 +20,9 @@ pub(super) struct Question {
     key: SmKey,
     pub(super) mask: u64,
     pub(super) data: Vec<u8>,
-    /// Without the RMPP header that GetMulti must have.
+    /// Whether it lacks the RMPP header that GetMulti must have.
     plain: bool,
-    /// Administration is expected not to answer: that is not waited for for long.
+    /// Whether administration is expected not to answer: the timeout is then short.
     pub(super) silent: bool,
 }
 
@@ -41,12 +41,12 @@ impl Question {
         }
     }
 
-    /// The same, asked by somebody else.
+    /// Returns the same request from another requester.
     pub(super) fn by(self, who: &str) -> Self {
         Self { name: format!("{who}: {}", self.name), ..self }
     }
 
-    /// With a record, of which these components count.
+    /// Returns the request with a record and the mask of the components that count.
     pub(super) fn with(self, mask: u64, data: &[u8]) -> Self {
         Self { mask, data: data.to_vec(), ..self }
     }
@@ -67,27 +67,27 @@ impl Question {
         Self { silent: true, ..self }
     }
 
-    /// Whether the one who asks shows the SA key.
+    /// Returns whether the requester shows the SA key.
     pub(super) fn is_trusted(&self) -> bool {
         self.key.0 == 1
     }
 
-    /// Whether it changes nothing.
+    /// Returns whether it changes nothing.
     pub(super) fn reads(&self) -> bool {
         matches!(self.method, Method::GET | Method::GET_TABLE)
     }
 
-    /// Whether one of these components is asked for.
+    /// Returns whether one of these components is requested.
     pub(super) fn has(&self, mask: u64) -> bool {
         self.mask & mask != 0
     }
 
-    /// Whether it has this name.
+    /// Returns whether it has this name.
     pub(super) fn is(&self, name: &str) -> bool {
         self.name == name
     }
 
-    /// The datagram.
+    /// Returns the datagram.
     pub(super) fn mad(&self, tid: u64) -> Vec<u8> {
         let mut mad = SaMad::new(self.method, self.attr_id, &self.data);
         (mad.header.tid, mad.header.attr_mod) = (tid, self.modifier);
@@ -108,7 +108,7 @@ impl fmt::Display for Question {
     }
 }
 
-/// What came.
+/// An answer, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// Nothing.
@@ -119,13 +119,13 @@ pub(super) enum Answer {
         status: u16,
         /// The distance between records, in units of 8 bytes.
         offset: u16,
-        /// The records; of a refusal the data of one datagram.
+        /// The records; in a refusal the data of one datagram.
         records: Vec<Vec<u8>>,
     },
 }
 
 impl Answer {
-    /// What a message says.
+    /// Parses a message.
     pub(super) fn parse(bytes: &[u8]) -> anyhow::Result<Self> {
         let mad = SaMad::parse(bytes)?;
         let (method, status) = (mad.header.method, mad.header.status);
@@ -134,7 +134,7 @@ impl Answer {
             matches!(method, Method::GET_TABLE_RESP | Method::GET_MULTI_RESP) && status == 0;
         let records = if is_table {
             let distance = usize::from(offset) * 8;
-            // Shorter than one record is what fills up the last datagram.
+            // A remainder shorter than one record is padding of the last datagram.
             mad.data.chunks_exact(distance.max(1)).map(<[u8]>::to_vec).collect()
         } else {
             vec![mad.data.to_vec()]
@@ -143,7 +143,7 @@ impl Answer {
         Ok(Self::Came { method, status, offset, records })
     }
 
-    /// The records, if it was not refused.
+    /// Returns the records, if the request was not refused.
     pub(super) fn records(&self) -> &[Vec<u8>] {
         match self {
             Self::Came { status: 0, records, .. } => records,
@@ -151,7 +151,7 @@ impl Answer {
         }
     }
 
-    /// Keeps some records only.
+    /// Keeps only some records.
     pub(super) fn retain(&mut self, keep: impl Fn(&[u8]) -> bool) {
         if let Self::Came { records, .. } = self {
             records.retain(|record| keep(record));
@@ -165,7 +165,7 @@ impl Answer {
         }
     }
 
-    /// Its status.
+    /// Returns its status.
     pub(super) fn status(&self) -> Option<u16> {
         match self {
             Self::Silence => None,
@@ -173,7 +173,7 @@ impl Answer {
         }
     }
 
-    /// With something taken out of each record.
+    /// Returns it with `clear` applied to each record.
     pub(super) fn without(&self, clear: impl Fn(&mut [u8])) -> Self {
         let mut answer = self.clone();
         if let Self::Came { records, .. } = &mut answer {
@@ -183,7 +183,7 @@ impl Answer {
         answer
     }
 
-    /// Without what depends on the manager's place and on time, and with records in one order.
+    /// Returns it without the fields that depend on the manager's place and on time, and with sorted records.
     pub(super) fn of(&self, question: &Question) -> Self {
         let mut answer = self.clone();
         if let Self::Came { status: 0, records, .. } = &mut answer {
@@ -196,7 +196,7 @@ impl Answer {
     }
 }
 
-/// How two answers differ: what OpenSM has and ours has not, and the other way round, field by field where it can be.
+/// Describes how two answers differ: what only OpenSM has and what only rdmux has, field by field where possible.
 pub(super) fn difference(question: &Question, theirs: &Answer, ours: &Answer) -> String {
     let mut text = format!("  OpenSM: {}\n  ours:   {}\n", told(theirs), told(ours));
     let only = |these: &Answer, those: &Answer| -> Vec<Vec<u8>> {
@@ -243,14 +243,14 @@ fn told(answer: &Answer) -> String {
     }
 }
 
-/// The fields of a record; its bytes if they have no names.
+/// Returns the fields of a record; its bytes if they have no names.
 fn fields(question: &Question, record: &[u8]) -> Vec<String> {
     let attr_id = question.answered_by();
     let mut all = Vec::new();
     match Record::parse(attr_id, record) {
         Ok(Some(parsed)) => {
             parsed.fields(&mut |name, value| all.push(format!("{name} {value}")));
-            // Reserved fields are shown where they are not zero only.
+            // Reserved fields are shown only if they are not zero.
             all.push(format!("bytes {record:02x?}"));
         }
         _ => all.push(format!("{record:02x?}")),
@@ -259,7 +259,7 @@ fn fields(question: &Question, record: &[u8]) -> Vec<String> {
 }
 
 impl Question {
-    /// The attribute of the answer's records.
+    /// Returns the attribute of the answer's records.
     fn answered_by(&self) -> u16 {
         use rdmux_wire::sa::{MultiPathRecord, PathRecord};
         match self.attr_id {

@@ -1,4 +1,4 @@
-//! Questions for records of nodes, ports, switches, links and tables: each table, and of each record each component by itself.
+//! Requests for records of nodes, ports, switches, links and tables: each table, and records by each component.
 
 use rdmux_wire::mad::Method;
 use rdmux_wire::sa::{
@@ -13,7 +13,7 @@ use rdmux_wire::sa::{
 
 use super::question::{Answer, Question};
 
-/// A kind of record that can be asked for by its components.
+/// A kind of record that can be requested by its components.
 struct Kind {
     attr_id: u16,
     /// In bytes.
@@ -34,7 +34,7 @@ macro_rules! kinds {
     };
 }
 
-/// The records that have the components of a question, of which those count that `counts` says for a record.
+/// Returns the records that have the components of a request, where only those that `counts` returns for a record count.
 pub(super) fn matching<'r>(
     question: &Question,
     records: &'r [Vec<u8>],
@@ -50,7 +50,7 @@ pub(super) fn matching<'r>(
         (kind.copy)(mask, &vec![0xff; kind.len], &mut care);
         for (bit, component) in CAPABILITIES {
             if kind.attr_id == PortInfoRecord::ATTR_ID && question.modifier & bit != 0 {
-                // Bits that are asked for must be set; the others do not count.
+                // Requested bits must be set; the others do not count.
                 (kind.copy)(mask & component.bits(), &wanted, &mut care);
             }
         }
@@ -61,7 +61,7 @@ pub(super) fn matching<'r>(
     Some(all.filter(matches).collect())
 }
 
-/// The bits of a modifier that say how capability masks are compared.
+/// The bits of a modifier that determine how capability masks are compared.
 const CAPABILITIES: [(u32, PortInfoRecordMask); 2] = [
     (MATCH_CAPABILITY_BITS, PortInfoRecordMask::CAPABILITY_MASK),
     (MATCH_CAPABILITY2_BITS, PortInfoRecordMask::CAPABILITY_MASK2),
@@ -84,7 +84,7 @@ fn kinds() -> Vec<Kind> {
     ]
 }
 
-/// All records of each kind, by one who shows the SA key, and by one who does not.
+/// Returns requests for all records of each kind, with the SA key and without.
 pub(super) fn tables() -> Vec<Question> {
     let others = [PathRecord::ATTR_ID, ServiceRecord::ATTR_ID, InformInfoRecord::ATTR_ID];
     let all: Vec<u16> = kinds().iter().map(|kind| kind.attr_id).chain(others).collect();
@@ -93,12 +93,12 @@ pub(super) fn tables() -> Vec<Question> {
     plain.chain(trusted).collect()
 }
 
-/// Of each kind, by records that the table had: the first one, one in the middle and the last one.
+/// Returns requests of each kind, for records that the table had: the first one, one in the middle and the last one.
 pub(super) fn questions(tables: &[Question], answers: &[Answer]) -> Vec<Question> {
     let mut all = Vec::new();
     for kind in kinds() {
         let of_kind = |(question, _): &(&Question, &Answer)| question.attr_id == kind.attr_id;
-        // Who is trusted sees more of them.
+        // A trusted requester sees more of them.
         let table = tables.iter().zip(answers).rfind(of_kind);
         let records = table.map_or(&[][..], |(_, answer)| answer.records());
         let zeros = vec![0; kind.len];
@@ -120,10 +120,10 @@ pub(super) fn questions(tables: &[Question], answers: &[Answer]) -> Vec<Question
     all
 }
 
-/// By each component by itself, with the value of the record and with another one; by the first two, of which one may be wrong;
+/// Returns requests by each component, with the value of the record and with another one; by the first two, of which one may be wrong;
 /// and by all of them.
 fn by_component(kind: &Kind, n: usize, record: &[u8]) -> Vec<Question> {
-    // OpenSM uses port numbers of tables of service levels as they are, and does not survive those that no port has.
+    // OpenSM uses port numbers of tables of service levels unchecked, and crashes on those that no port has.
     let ports = matches!(kind.attr_id, SlToVlTableRecord::ATTR_ID | VlArbitrationRecord::ATTR_ID);
     let flip = if ports { 1 } else { u8::MAX };
     let inverted: Vec<u8> = record.iter().map(|byte| byte ^ flip).collect();
@@ -131,7 +131,7 @@ fn by_component(kind: &Kind, n: usize, record: &[u8]) -> Vec<Question> {
         let mut data = vec![0; kind.len];
         (kind.copy)(mask, record, &mut data);
         (kind.copy)(wrong, &inverted, &mut data);
-        // P_Keys are for those who are trusted.
+        // P_Keys are visible to trusted requesters only.
         let key = u64::from(kind.attr_id == PkeyTableRecord::ATTR_ID);
         Question::new(name, method, kind.attr_id).with(mask, &data).key(key)
     };
@@ -156,7 +156,7 @@ fn by_component(kind: &Kind, n: usize, record: &[u8]) -> Vec<Question> {
     all
 }
 
-/// PortInfoRecords by bits of their capability masks.
+/// Returns requests for PortInfoRecords by bits of their capability masks.
 fn capabilities(tables: &[Question], answers: &[Answer]) -> Vec<Question> {
     let ports = tables.iter().zip(answers).find(|(q, _)| q.attr_id == PortInfoRecord::ATTR_ID);
     let Some(record) = ports.and_then(|(_, answer)| answer.records().first()) else {
@@ -177,7 +177,7 @@ fn capabilities(tables: &[Question], answers: &[Answer]) -> Vec<Question> {
         all.push(ask(format!("by no bits of {name}"), &[0; PortInfoRecord::LEN]));
         all.push(ask(format!("by all bits of {name}"), &[0xff; PortInfoRecord::LEN]));
     }
-    // The manager's port is one with this bit.
+    // The manager's port has this bit.
     let mut is_sm = PortInfoRecord::default();
     is_sm.port_info.capability_mask = rdmux_wire::sm::CapabilityMask::SM;
     let question = Question::new("managers", Method::GET_TABLE, PortInfoRecord::ATTR_ID);

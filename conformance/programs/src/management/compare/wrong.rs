@@ -1,4 +1,4 @@
-//! Questions that are wrong, and those that get no answer: methods that a record has not, attributes that do not exist, keys.
+//! Invalid requests, and those that get no answer: methods that a record does not support, attributes that do not exist, keys.
 
 use rdmux_wire::class_port_info::ClassPortInfo;
 use rdmux_wire::mad::Method;
@@ -33,7 +33,7 @@ const ATTRIBUTES: [u16; 17] = [
     InformInfoRecord::ATTR_ID,
 ];
 
-/// RandomForwardingTableRecord, TraceRecord, ServiceAssociationRecord, Notice, and what nothing is.
+/// RandomForwardingTableRecord, TraceRecord, ServiceAssociationRecord, Notice, and undefined ones.
 const UNKNOWN: [u16; 6] = [0x16, 0x39, 0x3b, 0x02, 0x99, 0xff00];
 
 pub(super) fn questions(facts: &Facts) -> Vec<Question> {

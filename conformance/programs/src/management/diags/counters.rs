@@ -12,7 +12,7 @@ pub(crate) fn counter(output: &str, name: &str) -> Result<u64> {
     text.parse().with_context(|| format!("{name}: {text}"))
 }
 
-/// perfquery: counters of the own port grow by what it sends, and are zero after they were reset. In long and short form, of
+/// perfquery: counters of the local port grow with what it sends, and are zero after a reset. In long and short form, of
 /// one port and of all.
 pub(crate) fn perfquery(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
@@ -23,7 +23,7 @@ pub(crate) fn perfquery(ground: &Ground) -> Result<()> {
     {
         let read = || counter(&ground.said(&format!("perfquery {option}{lid} 1"))?, name);
         let before = read()?;
-        // Programs on a port ask its own agents without a cable: another port is asked.
+        // Requests to a port's own agents do not use the cable: another port is queried.
         let other = ground::lid(shown.node(HOSTS[0])?)?.0;
         let nodes = 5;
         for _ in 0..nodes {
@@ -39,7 +39,7 @@ pub(crate) fn perfquery(ground: &Ground) -> Result<()> {
     all_ports(ground)
 }
 
-/// A node far away has counted what came for it; then they are reset, and count anew.
+/// A remote node has counted the data sent to it; then its counters are reset, and count from zero.
 fn reset(ground: &Ground, own: &NodeView) -> Result<()> {
     let shown = ground.show()?;
     let far = shown.adapters().filter(|n| n.guid != own.guid).last().context("an adapter")?;
@@ -49,12 +49,12 @@ fn reset(ground: &Ground, own: &NodeView) -> Result<()> {
     }
     let before = counter(&ground.said(&format!("perfquery {lid} 1"))?, "PortRcvPkts")?;
     ensure!(before >= 4, "{before} packets were received after 4 requests");
-    // -R only resets, -r reads before.
+    // -R only resets, -r reads before the reset.
     ground.said(&format!("perfquery -R {lid} 1"))?;
     let output = ground.said(&format!("perfquery -r {lid} 1"))?;
     let after = counter(&output, "PortRcvPkts")?;
     ensure!(after < before, "{after} packets after a reset, {before} before it");
-    // The extended counters are others.
+    // The extended counters are separate.
     let before = counter(&ground.said(&format!("perfquery -x {lid} 1"))?, "PortRcvPkts")?;
     ground.said(&format!("perfquery -x -R {lid} 1"))?;
     let after = counter(&ground.said(&format!("perfquery -x {lid} 1"))?, "PortRcvPkts")?;
@@ -62,7 +62,7 @@ fn reset(ground: &Ground, own: &NodeView) -> Result<()> {
     Ok(())
 }
 
-/// Of a switch, all ports one by one, and all together.
+/// For a switch: each port, and all together.
 fn all_ports(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let switch = shown.switches().next().context("a switch")?;
@@ -82,7 +82,7 @@ fn all_ports(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// perfquery -X and -S: the data of each service level. What goes to a switch and back is counted by both ends of the cable.
+/// perfquery -X and -S: the data of each service level. Both ends of the cable count the requests to a switch and the answers.
 pub(crate) fn by_level(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let lid = ground::lid(shown.node(HOSTS[1])?)?.0;
@@ -96,8 +96,8 @@ pub(crate) fn by_level(ground: &Ground) -> Result<()> {
             ground.said(&format!("smpquery nodeinfo {other}"))?;
         }
         let after = read()?;
-        // Words of four bytes: of 256 bytes and the headers of each datagram. Subnet management has no service level, and is
-        // counted as 0; the manager uses no other.
+        // Words of four bytes: of 256 bytes and the headers of each datagram. Subnet management has no service level, and
+        // counts as 0; the manager uses no other.
         let grown = counter(&after, &format!("{name}0"))? - counter(&before, &format!("{name}0"))?;
         ensure!(grown >= REQUESTS * 256 / 4, "{name}0 grew by {grown} words");
         for level in 1..16 {
@@ -107,7 +107,7 @@ pub(crate) fn by_level(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// perfquery -E and -D tell why datagrams were dropped: a LID without a route, and a port without a link.
+/// perfquery -E and -D report why datagrams were dropped: a LID without a route, and a port without a link.
 pub(crate) fn details(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let own = shown.node(HOSTS[1])?;
@@ -125,7 +125,7 @@ pub(crate) fn details(ground: &Ground) -> Result<()> {
         read("-D", free, "PortInactiveDiscards")?,
         read("", free, "PortXmitDiscards")?,
     );
-    // No LID is so high, and it is asked for four times: libibmad tries again.
+    // No LID is so high. It is requested four times, because libibmad retries.
     ground.refused("ibaddr -t 50 48000")?;
     ground.refused(&format!("smpquery -t 50 -D nodeinfo 0,1,{free}"))?;
     let after = (
@@ -147,7 +147,7 @@ pub(crate) fn details(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// Faults of a link are counted: perfquery and ibqueryerrors tell as many as there were. What the ports do not have is refused.
+/// Faults of a link are counted: perfquery and ibqueryerrors report as many as there were. Counters that the ports do not have are refused.
 pub(crate) fn faults(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let node = shown.adapters().last().context("an adapter")?;
@@ -156,7 +156,7 @@ pub(crate) fn faults(ground: &Ground) -> Result<()> {
     let info = ground.said(&format!("smpquery portinfo {lid} 1"))?;
     let each = |name: &str| -> Result<u64> { Ok(counter(&info, name)? + 1) };
     let (each_integrity, each_overrun) = (each("LocalPhysErr")?, each("OverrunErr")?);
-    // Errors of other rows may be on the way to the next that counts.
+    // Errors of other rows may be in flight to the next port that counts them.
     until_counted(ground, &at, lid, ("integrity", "LocalLinkIntegrityErrors"), each_integrity)?;
     until_counted(ground, &at, lid, ("overrun", "ExcessiveBufferOverrunErrors"), each_overrun)?;
     // ibqueryerrors reads the extended counters.
@@ -168,7 +168,7 @@ pub(crate) fn faults(ground: &Ground) -> Result<()> {
     let (integrity, overruns) = (33 / each_integrity, 34 / each_overrun);
     let output = ground.said(&format!("perfquery {lid} 1"))?;
     says(&output, "SymbolErrorCounter", 33)?;
-    // Fields of four bits, which stay at their largest value.
+    // Fields of four bits, which stick at their largest value.
     says(&output, "LocalLinkIntegrityErrors", integrity.min(15))?;
     says(&output, "ExcessiveBufferOverrunErrors", overruns.min(15))?;
     let output = ground.ends_with(1, "ibqueryerrors -t 20000 -k")?;
@@ -179,7 +179,7 @@ pub(crate) fn faults(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// Faults of a kind, one at a time, until the counter with that name counts one more, as it does with one of `each`.
+/// Injects faults of a kind, one at a time, until the counter with that name counts one more, as it does with one of `each`.
 fn until_counted(
     ground: &Ground,
     at: &str,
@@ -199,7 +199,7 @@ fn until_counted(
 
 /// ibqueryerrors finds a link that was down, at both of its ends, and nothing else; after a reset it finds nothing.
 pub(crate) fn ibqueryerrors(ground: &Ground) -> Result<()> {
-    // What other rows have caused, if anything: it ends with 1 if it finds something.
+    // Resets what other rows have caused, if anything: it ends with 1 if it finds something.
     let reset = ground.start(HOSTS[1], "reset", "ibqueryerrors -t 20000 -k -K")?.finish(TIMEOUT)?;
     ensure!(matches!(reset.code(), Some(0 | 1)), "ibqueryerrors -k -K ended with {reset}");
     let quiet = ground.said("ibqueryerrors -t 20000")?;
@@ -227,7 +227,7 @@ pub(crate) fn ibqueryerrors(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// Lines `   GUID 0x1 port 2: [Counter == 1 (1.000)]`: GUID of the port, its number, the counters and their values.
+/// Parses lines `   GUID 0x1 port 2: [Counter == 1 (1.000)]`: GUID of the port, its number, the counters and their values.
 fn errors(output: &str) -> Vec<(u64, u8, String)> {
     let line = |line: &str| {
         let (guid, rest) = line.trim_start().strip_prefix("GUID ")?.split_once(" port ")?;

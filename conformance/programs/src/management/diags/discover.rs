@@ -9,11 +9,11 @@ use rdmux_subnet::Topology;
 use super::super::ground::{self, Ground, Shown, parse};
 use super::{number, same};
 
-/// ibnetdiscover finds the topology that the fabric has, node by node and cable by cable.
+/// ibnetdiscover finds the topology of the fabric, node by node and cable by cable.
 pub(crate) fn ibnetdiscover(ground: &Ground) -> Result<()> {
     let found = parse(&ground.said("ibnetdiscover")?)?;
     same_topology(&found, &ground.topology()?)?;
-    // From its own cache it tells the same.
+    // From its own cache it prints the same.
     let cache = ground.dir().join("ibnetdiscover.cache");
     let _ = std::fs::remove_file(&cache);
     let cache = cache.display();
@@ -21,7 +21,7 @@ pub(crate) fn ibnetdiscover(ground: &Ground) -> Result<()> {
     same_topology(&parse(&ground.said(&format!("ibnetdiscover --load-cache {cache}"))?)?, &found)
 }
 
-/// What a topology says of a node: all but its name in the file.
+/// A topology's data about a node: all except its name in the file.
 type Told = (u64, String, u8, BTreeMap<u8, (Option<(u64, u8, String)>, u16, u8)>);
 
 fn told(topology: &Topology) -> Vec<Told> {
@@ -32,7 +32,7 @@ fn told(topology: &Topology) -> Vec<Told> {
                 .map(|(far, rate)| (topology.nodes[far.node].guid.0, far.port, rate.to_string()));
             (*number, (far, port.lid.0, port.lmc))
         });
-        // A port without a cable has no line in what programs print.
+        // The programs print no line for a port without a cable.
         let ports = ports.filter(|(number, (far, ..))| far.is_some() || *number == 0);
         (n.guid.0, n.description.clone(), n.num_ports, ports.collect())
     };
@@ -43,7 +43,7 @@ fn same_topology(printed: &Topology, shown: &Topology) -> Result<()> {
     same("nodes", told(printed), told(shown))
 }
 
-/// ibhosts names the adapters.
+/// ibhosts lists the adapters.
 pub(crate) fn ibhosts(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let expected = shown.adapters().map(|n| {
@@ -53,7 +53,7 @@ pub(crate) fn ibhosts(ground: &Ground) -> Result<()> {
     same("hosts", lines(&ground.said("ibhosts")?), expected.collect())
 }
 
-/// ibswitches names the switches, with their LIDs.
+/// ibswitches lists the switches, with their LIDs.
 pub(crate) fn ibswitches(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let mut expected = Vec::new();
@@ -67,7 +67,7 @@ pub(crate) fn ibswitches(ground: &Ground) -> Result<()> {
     same("switches", lines(&ground.said("ibswitches")?), expected)
 }
 
-/// Lines with one blank between words.
+/// Returns the lines, with one blank between words.
 fn lines(output: &str) -> Vec<String> {
     output.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
@@ -75,7 +75,7 @@ fn lines(output: &str) -> Vec<String> {
 /// An end of a cable: GUID, LID and port.
 type End = (u64, u16, u8);
 
-/// iblinkinfo names each cable at both ends, and that it is active; a port without a cable is down.
+/// iblinkinfo lists each cable at both ends as active; a port without a cable is down.
 pub(crate) fn iblinkinfo(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let output = ground.said("iblinkinfo -l")?;
@@ -98,7 +98,7 @@ pub(crate) fn iblinkinfo(ground: &Ground) -> Result<()> {
     same("ports without a cable", without, ports_without_cable(&shown))
 }
 
-/// Each cable at both ends, as iblinkinfo -l names them: with the GUIDs of ports, which a switch has one of.
+/// Returns each cable at both ends, as iblinkinfo -l names them: with the GUIDs of ports, of which a switch has only one.
 fn expected_links(shown: &Snapshot) -> Result<Vec<(End, End)>> {
     let mut all = Vec::new();
     for link in &shown.links {
@@ -123,7 +123,7 @@ fn ports_without_cable(shown: &Snapshot) -> Vec<(u64, u8)> {
     ports.filter(|(end, _)| !cabled.contains(end)).map(|(_, port)| port).collect()
 }
 
-/// A line of iblinkinfo -l: this end, the state, and the other end, if there is one.
+/// Parses a line of iblinkinfo -l: this end, the state, and the other end, if there is one.
 fn link(line: &str) -> Option<(End, String, Option<End>)> {
     let (near, rest) = line.split_once("==(")?;
     let (state, far) = rest.split_once(")==>")?;
@@ -133,7 +133,7 @@ fn link(line: &str) -> Option<(End, String, Option<End>)> {
     Some((end(near.trim())?, state, far))
 }
 
-/// `0xGUID "description" lid port[  ]` or without the description.
+/// Parses `0xGUID "description" lid port[  ]`, with or without the description.
 fn end(text: &str) -> Option<End> {
     let (guid, rest) = text.split_once(char::is_whitespace)?;
     let rest = rest.trim_start();
@@ -177,7 +177,7 @@ pub(crate) fn ibidsverify_duplicate(ground: &Ground) -> Result<()> {
     ground.rdmux(&[&["fabric", "down"], &fabric[..]].concat())?;
     let (status, output) = verified?;
     ensure!(status.code() == Some(1), "it ended with {status}: {output}");
-    // Which of the two it meets first is its own business.
+    // Either of the two may be found first.
     let expected =
         [0x300, 0x400].map(|guid| format!("LID 3 already defined for NodeGUID {guid:#x}"));
     let output = output.trim();
@@ -185,13 +185,13 @@ pub(crate) fn ibidsverify_duplicate(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// ibidsverify keeps what it has discovered in a folder of the system; the variable of its own module says in which.
+/// Returns a command line of ibidsverify that keeps its cache in `dir` instead of a system folder: a variable of its own module sets it.
 fn ibidsverify_in(dir: &std::path::Path) -> String {
     let script = "$IBswcountlimits::cache_dir=shift;$0=shift;do($0)or(die$@)";
     format!("perl -MIBswcountlimits -e {script} {} /usr/sbin/ibidsverify -R", dir.display())
 }
 
-/// ibidsverify complains of nothing: a manager has given every port a LID. The LIDs and GUIDs that it looked at are those of the
+/// ibidsverify reports nothing: a manager has given every port a LID. The LIDs and GUIDs that it examined are those of the
 /// fabric.
 pub(crate) fn ibidsverify(ground: &Ground) -> Result<()> {
     let dir = ground.dir().join("ids");
@@ -200,7 +200,7 @@ pub(crate) fn ibidsverify(ground: &Ground) -> Result<()> {
     ensure!(output.trim().is_empty(), "it complains: {output}");
     let mut files = std::fs::read_dir(&dir)?;
     let file = files.next().context("it kept nothing")??.path();
-    // It has ibnetdiscover group the nodes by chassis, with a line before each group.
+    // It makes ibnetdiscover group the nodes by chassis, with a line before each group.
     let kept = std::fs::read_to_string(file)?;
     let nodes: String =
         kept.split_inclusive('\n').filter(|line| !line.contains("Chassis")).collect();

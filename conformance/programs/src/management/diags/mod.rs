@@ -1,4 +1,4 @@
-//! The programs of infiniband-diags: what each of them says of a subnet that a manager has brought up.
+//! The programs of infiniband-diags: their output about a subnet that a manager has brought up.
 
 pub(crate) mod counters;
 pub(crate) mod discover;
@@ -12,7 +12,7 @@ pub(crate) mod sa;
 
 use anyhow::{Context, Result, ensure};
 
-/// What a program says of one thing: `Name: value` or `Name:......value`.
+/// Returns the value of a field in a program's output: `Name: value` or `Name:......value`.
 pub(super) fn field(output: &str, name: &str) -> Result<String> {
     let value = |line: &str| {
         let rest = line.trim_start().strip_prefix(name)?.strip_prefix(':')?;
@@ -21,20 +21,20 @@ pub(super) fn field(output: &str, name: &str) -> Result<String> {
     output.lines().find_map(value).with_context(|| format!("it prints no {name}: {output}"))
 }
 
-/// That it says this of one thing.
+/// Checks the value of a field.
 fn says(output: &str, name: &str, expected: impl ToString) -> Result<()> {
     let (value, expected) = (field(output, name)?, expected.to_string());
     ensure!(value == expected, "it prints {value:?} for {name}, not {expected:?}");
     Ok(())
 }
 
-/// That a text is in the output.
+/// Checks that a text is in the output.
 fn contains(output: &str, text: &str) -> Result<()> {
     ensure!(output.contains(text), "it does not print {text:?}: {output}");
     Ok(())
 }
 
-/// That two lists of things are the same, whatever their order.
+/// Checks that two lists are the same, whatever their order.
 fn same<T: Ord + std::fmt::Debug>(
     what: &str,
     mut printed: Vec<T>,
@@ -55,7 +55,7 @@ fn same<T: Ord + std::fmt::Debug>(
     Ok(())
 }
 
-/// A number in base 16 or 10.
+/// Parses a number in base 16 or 10.
 fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),

@@ -1,4 +1,4 @@
-//! Programs that tell of a host's own port, and of its manager: ibstat, ibstatus, ibaddr, sminfo.
+//! Programs that report a host's own port, and its manager: ibstat, ibstatus, ibaddr, sminfo.
 
 use anyhow::{Context, Result, ensure};
 use rdmux_fabric::proto::{NodeView, Snapshot};
@@ -8,15 +8,15 @@ use super::super::ground::{self, Ground, HOSTS, Shown};
 use super::{contains, number, says};
 use crate::row::Device;
 
-/// The host on which programs run.
+/// Returns the host on which programs run.
 fn own(shown: &Snapshot) -> Result<&NodeView> {
     shown.node(HOSTS[1])
 }
 
-/// The prefix of a GID of a subnet that has none of its own.
+/// The default GID prefix of a subnet.
 const PREFIX: u64 = 0xfe80_0000_0000_0000;
 
-/// ibstat tells the adapter's GUIDs, and the port's state, LID and manager.
+/// ibstat prints the adapter's GUIDs, and the port's state, LID and manager.
 pub(crate) fn ibstat(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let (node, manager) = (own(&shown)?, ground.manager_in(&shown)?);
@@ -31,7 +31,7 @@ pub(crate) fn ibstat(ground: &Ground) -> Result<()> {
     says(&output, "LMC", 0)?;
     says(&output, "SM lid", ground::lid(manager)?.0)?;
     says(&output, "Link layer", "InfiniBand")?;
-    // The manager's own port says that it is one.
+    // The manager's own port has the IsSM flag.
     let flags = |output: &str, name: &str| -> Result<u64> {
         let flags = super::field(output, name)?;
         number(&flags).with_context(|| flags.clone())
@@ -39,7 +39,7 @@ pub(crate) fn ibstat(ground: &Ground) -> Result<()> {
     const IS_SM: u64 = 2;
     let managers = match ground.managed_by()? {
         ManagedBy::OpenSm => flags(&ground.said_on(HOSTS[0], "ibstat")?, "Capability mask")?,
-        // No host is at a switch.
+        // The manager is on a switch, which has no host.
         ManagedBy::Fabric => {
             let lid = ground::lid(manager)?.0;
             flags(&ground.said(&format!("smpquery portinfo {lid} 0"))?, "CapMask")?
@@ -56,7 +56,7 @@ pub(crate) fn ibstat(ground: &Ground) -> Result<()> {
     contains(&guids, &format!("{:#018x}", node.guid.0 + 1))
 }
 
-/// ibstatus tells the port's GID, LID, manager, state and rate.
+/// ibstatus prints the port's GID, LID, manager, state and rate.
 pub(crate) fn ibstatus(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let (node, manager) = (own(&shown)?, ground.manager_in(&shown)?);
@@ -73,7 +73,7 @@ pub(crate) fn ibstatus(ground: &Ground) -> Result<()> {
     says(&output, "rate", "100 Gb/sec (4X EDR)")
 }
 
-/// ibaddr tells the GID and the LIDs of the own port, and of another one.
+/// ibaddr prints the GID and the LIDs of the local port, and of another one.
 pub(crate) fn ibaddr(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let tells = |output: &str, node: &NodeView| -> Result<()> {
@@ -90,12 +90,12 @@ pub(crate) fn ibaddr(ground: &Ground) -> Result<()> {
     contains(&refused, "failed")
 }
 
-/// The GID of an adapter's first port, as `inet_ntop(3)` writes it.
+/// Returns the GID of an adapter's first port, as `inet_ntop(3)` writes it.
 pub(in super::super) fn gid(node: &NodeView) -> std::net::Ipv6Addr {
     ((u128::from(PREFIX) << 64) | u128::from(node.guid.0 + 1)).into()
 }
 
-/// sminfo tells the manager's LID, GUID and state; a port without manager refuses to tell.
+/// sminfo prints the manager's LID, GUID and state; a port without a manager refuses the request.
 pub(crate) fn sminfo(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let manager = ground.manager_in(&shown)?;

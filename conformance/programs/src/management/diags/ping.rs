@@ -1,4 +1,4 @@
-//! ibping: vendor MADs from program to program, with both sides here.
+//! ibping: vendor MADs from program to program, with both sides on this fabric.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -7,7 +7,7 @@ use super::super::TIMEOUT;
 use super::super::ground::{self, Ground, HOSTS, Shown};
 use super::contains;
 
-/// As many answers as requests, by LID and by GUID; without a server none.
+/// There are as many answers as requests, by LID and by GUID; without a server none.
 pub(crate) fn ibping(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let server = shown.node(HOSTS[0])?;
@@ -36,7 +36,7 @@ pub(crate) fn ibping(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// `3 packets transmitted, 3 received, 0% packet loss, time 2 ms`.
+/// Parses `3 packets transmitted, 3 received, 0% packet loss, time 2 ms`.
 fn statistics(output: &str) -> Option<(u32, u32)> {
     let line = output.lines().find(|line| line.contains(" packets transmitted, "))?;
     let (sent, rest) = line.split_once(" packets transmitted, ")?;

@@ -23,7 +23,7 @@ pub(crate) fn ibportstate(ground: &Ground) -> Result<()> {
     let node = shown.adapters().last().context("an adapter")?;
     let (switch, port) = shown.far(node, 1).context("a cable")?;
     let lid = ground::lid(switch)?.0;
-    // With its peer, which is asked along a route that is directed from the switch on.
+    // With its peer, which is queried along a route that is directed from the switch on.
     let output = ground.said(&format!("ibportstate {lid} {port} query"))?;
     says(&output, "LinkState", "Active")?;
     says(&output, "PhysLinkState", "LinkUp")?;
@@ -45,10 +45,10 @@ pub(crate) fn ibportstate(ground: &Ground) -> Result<()> {
     ground.ways_are_whole().map(drop)
 }
 
-/// A port that tells of faults without end is disabled by the manager whose policy that is, which logs it; ibportstate shows it and enables the
+/// A manager with that policy disables a port that sends traps without end, and logs this. ibportstate shows it and enables the
 /// port again.
 pub(crate) fn babbles(ground: &Ground) -> Result<()> {
-    /// So many traps of one kind are enough.
+    /// The number of traps of one kind that suffices.
     const TRAPS: u32 = 250;
     let shown = ground.show()?;
     let node = shown.adapters().last().context("an adapter")?;
@@ -73,7 +73,7 @@ pub(crate) fn babbles(ground: &Ground) -> Result<()> {
     ground.ways_are_whole().map(drop)
 }
 
-/// The state of a node's port, as the fabric shows it.
+/// Returns the state of a node's port, as the fabric shows it.
 fn state_of(ground: &Ground, guid: Guid, number: u8) -> Result<u8> {
     let shown = ground.show()?;
     let node = shown.nodes.iter().find(|n| n.guid == guid).context("a node")?;
@@ -81,13 +81,13 @@ fn state_of(ground: &Ground, guid: Guid, number: u8) -> Result<u8> {
     Ok(port.state)
 }
 
-/// Has an adapter's port repeat traps as fast as it can: with the usual SubnetTimeOut it takes more than a second for each.
+/// Makes an adapter's port repeat traps as fast as it can: with the usual SubnetTimeOut each takes more than a second.
 fn hurry(ground: &Ground, lid: Lid) -> Result<()> {
     let answer =
         client::ask_port(ground, lid, &Smp::lid_routed(Method::GET, PortInfo::ATTR_ID, 1))?;
     let info = PortInfo {
         subnet_timeout: 0,
-        // Both stay.
+        // Both states stay unchanged.
         port_state: PortState(0),
         port_physical_state: PhysState(0),
         ..PortInfo::from_bytes(&answer.data)

@@ -23,7 +23,7 @@ pub(crate) fn nodes(ground: &Ground) -> Result<()> {
             super::field(&ground.said(&format!("smpquery nodedesc {lid}"))?, "Node Description")?;
         ensure!(description == node.description, "{description:?} is not {:?}", node.description);
     }
-    // The own adapter is at the end of the route of no hops, its switch at that of one.
+    // The local adapter is at the end of the route of no hops, its switch at that of one.
     let own = shown.node(ground::HOSTS[1])?;
     let (first, _) = shown.far(own, 1).context("a cable")?;
     for (route, node) in [("0", own), ("0,1", first)] {
@@ -86,7 +86,7 @@ fn state(code: u8) -> &'static str {
     }
 }
 
-/// switchinfo: as many LIDs as the table of the fabric has.
+/// switchinfo: as many LIDs as the fabric's table has.
 pub(crate) fn switches(ground: &Ground) -> Result<()> {
     let (shown, tables) = (ground.show()?, ground.tables()?);
     for table in &tables.switches {
@@ -96,7 +96,7 @@ pub(crate) fn switches(ground: &Ground) -> Result<()> {
         says(&output, "LinearFdbCap", 49_152)?;
         says(&output, "StateChange", 0)?;
     }
-    // An adapter has none.
+    // An adapter has no SwitchInfo.
     let adapter = shown.adapters().last().context("an adapter")?;
     let refused = ground.refused(&format!("smpquery switchinfo {}", ground::lid(adapter)?.0))?;
     contains(&refused, "failed")
@@ -114,7 +114,7 @@ pub(crate) fn tables(ground: &Ground) -> Result<()> {
     let weights = ground.said(&format!("smpquery vlarb {lid} 1"))?;
     contains(&weights, "# Low priority VL Arbitration Table:")?;
     contains(&weights, "# High priority VL Arbitration Table:")?;
-    // Of a switch: for each pair of ports.
+    // For a switch: for each pair of ports.
     let switch = shown.switches().next().context("a switch")?;
     let lanes = ground.said(&format!("smpquery sl2vl {} 1", ground::lid(switch)?.0))?;
     let rows = lanes.lines().filter(|line| line.starts_with("ports: in")).count();
@@ -122,7 +122,7 @@ pub(crate) fn tables(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// ExtendedPortInfo, by which Mellanox's devices tell FDR10 from QDR: the links of the shapes are QDR.
+/// ExtendedPortInfo, by which Mellanox's devices distinguish FDR10 from QDR: the links of the shapes are QDR.
 pub(crate) fn vendors(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let lid = ground::lid(shown.adapters().last().context("an adapter")?)?.0;
@@ -131,8 +131,8 @@ pub(crate) fn vendors(ground: &Ground) -> Result<()> {
     says(&output, "LinkSpeedActive", "0x00")
 }
 
-/// Other ways to ask: names of operations in short, routes that begin with a LID, extended speeds; and PortInfoExtended, which
-/// ports have that say so in CapabilityMask2. Ours do not.
+/// Other forms of requests: abbreviated names of operations, routes that begin with a LID, extended speeds; and PortInfoExtended, for
+/// ports that announce it in CapabilityMask2. rdmux's do not.
 pub(crate) fn ways(ground: &Ground) -> Result<()> {
     let (shown, topology) = (ground.show()?, ground.topology()?);
     let switch = shown.switches().next().context("a switch")?;
@@ -146,7 +146,7 @@ pub(crate) fn ways(ground: &Ground) -> Result<()> {
     says(&output, "NodeType", if node.is_switch { "Switch" } else { "Channel Adapter" })?;
     says(&output, "Guid", format!("{:#018x}", full.guid.0))?;
     says(&output, "LocalPort", number)?;
-    // Operations by their aliases, each with what only it tells.
+    // Operations by their aliases, each with a field that only it prints.
     let adapter = shown.adapters().last().context("an adapter")?;
     let own = ground::lid(adapter)?.0;
     says(&ground.said(&format!("smpquery NI {own}"))?, "NumPorts", adapter.ports.len())?;
@@ -184,7 +184,7 @@ pub(crate) fn smpdump(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// The bytes that smpdump prints: groups of four digits.
+/// Parses the bytes that smpdump prints: groups of four digits.
 fn bytes(output: &str) -> Vec<u8> {
     let words = output.lines().flat_map(str::split_whitespace);
     let pairs = words.filter(|w| w.len() == 4).filter_map(|w| u16::from_str_radix(w, 16).ok());

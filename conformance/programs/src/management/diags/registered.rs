@@ -1,5 +1,5 @@
-//! What clients have registered with a manager: services and subscriptions, as saquery tells them; traps that come to it; and a
-//! question that no program of the distribution has: GetMulti.
+//! Registrations of clients with a manager: services and subscriptions, as saquery prints them; traps sent to it; and a
+//! request that no program of the distribution sends: GetMulti.
 
 use anyhow::{Context, Result, ensure};
 use rdmux_fabric::proto::NodeView;
@@ -16,7 +16,7 @@ use super::super::ground::{self, Ground, HOSTS, Shown};
 use super::own;
 use super::sa::records;
 
-/// A service that a client registers is what saquery shows, and no longer when it is taken back.
+/// saquery shows a service that a client has registered, until it is removed.
 pub(crate) fn services(ground: &Ground) -> Result<()> {
     let mut client = Client::open(ground)?;
     let record = ServiceRecord {
@@ -53,7 +53,7 @@ pub(crate) fn services(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// All ports' reports of a trap.
+/// Returns a subscription to a trap of all ports.
 fn subscription(trap: u16, subscribe: bool) -> InformInfo {
     InformInfo {
         lid_range_begin: Lid(0xffff),
@@ -62,7 +62,7 @@ fn subscription(trap: u16, subscribe: bool) -> InformInfo {
         notice_type: 0xffff,
         trap_number: trap,
         producer: Producer(0x00ff_ffff),
-        // Who ends one says which queue pair it had.
+        // A request to unsubscribe names the queue pair of the subscription.
         qpn: if subscribe { Default::default() } else { rdmux_wire::Qpn::QP1 },
         ..InformInfo::default()
     }
@@ -73,7 +73,7 @@ fn subscribe(client: &mut Client, trap: u16, subscribe: bool) -> Result<()> {
     client.ask(Method::SET, InformInfo::ATTR_ID, &bytes, 0).map(drop)
 }
 
-/// Subscriptions are what saquery shows, and no longer when they are ended.
+/// saquery shows subscriptions, until they are ended.
 pub(crate) fn subscriptions(ground: &Ground) -> Result<()> {
     let mut client = Client::open(ground)?;
     let traps = [129, 130, 131, 145];
@@ -96,7 +96,7 @@ pub(crate) fn subscriptions(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// What happens to a port of a switch, and to one of an adapter, comes to the manager: it logs each trap with the LID and the port.
+/// Changes of a switch's port, and of an adapter's, reach the manager: it logs each trap with the LID and the port.
 pub(crate) fn traps(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let switch = shown.switches().next().context("a switch")?;
@@ -119,20 +119,20 @@ pub(crate) fn traps(ground: &Ground) -> Result<()> {
         }
         let topology = ground.topology()?;
         let before = topology.nodes.iter().find(|n| n.guid == node.guid).context("a node")?;
-        // And back, as other rows know it.
+        // Restored, as other rows expect it.
         for guid in [0x77, before.system_guid.0] {
             let is_logged = logged(145, "System Image GUID changed", "");
             let guid = format!("{guid:#x}");
             ground.rdmux(&["fabric", "system-guid", &node.guid.to_string(), &guid])?;
             is_logged().context("system-guid")?;
         }
-        // Nothing of it is left for rows that look for errors.
+        // No error count remains for rows that look for errors.
         ground.said(&format!("perfquery -R {lid} {port}"))?;
     }
     Ok(())
 }
 
-/// GetMulti of MultiPathRecords: a question by RMPP, whose answer turns the direction. From this port to several: the LIDs are
+/// GetMulti of MultiPathRecords: a request by RMPP, whose answer reverses the direction. From this port to several: the LIDs are
 /// those of the fabric.
 pub(crate) fn multi_paths(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
@@ -166,7 +166,7 @@ pub(crate) fn multi_paths(ground: &Ground) -> Result<()> {
         ensure!(path.sgid == client.gid && path.slid == from, "another source: {path}");
         found.push((path.dgid, path.dlid));
     }
-    // One path for all of them together is as good an answer as one for each.
+    // One path for all of them together is as valid an answer as one for each.
     let expected: Result<Vec<(Gid, Lid)>> =
         far.iter().map(|node| Ok((Gid(own::gid(node).octets()), ground::lid(node)?))).collect();
     let expected = expected?;

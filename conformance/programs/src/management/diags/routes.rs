@@ -48,7 +48,7 @@ pub(crate) fn dump_fts(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// ibtracert walks the way that the fabric's tables make, between adapters of different switches and to a switch.
+/// ibtracert follows the route of the fabric's tables, between adapters of different switches and to a switch.
 pub(crate) fn ibtracert(ground: &Ground) -> Result<()> {
     let (shown, tables) = (ground.show()?, ground.tables()?);
     let routes = Routes::new(&shown, &tables);
@@ -70,7 +70,7 @@ pub(crate) fn ibtracert(ground: &Ground) -> Result<()> {
     contains(&output, &format!("{{{:#018x}}}", last.guid.0 + 1))
 }
 
-/// Of each step the node that it leads to, and by which port it is entered.
+/// Returns for each hop the node that it leads to, and its ingress port.
 fn steps(shown: &Snapshot, from_switch: bool, way: &[Hop]) -> Vec<(u64, u8)> {
     let entered = way.iter().skip(usize::from(from_switch));
     entered
@@ -82,7 +82,7 @@ fn steps(shown: &Snapshot, from_switch: bool, way: &[Hop]) -> Vec<(u64, u8)> {
         .collect()
 }
 
-/// Lines `[1] -> switch port {0x1}[2] lid 3-3 "name"`: GUID and port.
+/// Parses lines `[1] -> switch port {0x1}[2] lid 3-3 "name"`: GUID and port.
 fn traced(output: &str) -> Vec<(u64, u8)> {
     let step = |line: &str| {
         let (_, rest) = line.strip_prefix('[')?.split_once("] -> ")?;
@@ -94,7 +94,7 @@ fn traced(output: &str) -> Vec<(u64, u8)> {
     output.lines().filter_map(step).collect()
 }
 
-/// check_lft_balance counts how many LIDs go by each port as the fabric's tables have it.
+/// check_lft_balance counts how many LIDs are routed by each port in the fabric's tables.
 pub(crate) fn check_lft_balance(ground: &Ground) -> Result<()> {
     let (shown, tables) = (ground.show()?, ground.tables()?);
     let (dump, cache) = (ground.dir().join("lfts"), ground.dir().join("balance.cache"));
@@ -119,7 +119,7 @@ pub(crate) fn check_lft_balance(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// The rows of adapters' LIDs.
+/// Returns the rows of adapters' LIDs.
 fn adapters_only(shown: &Snapshot, table: &Table) -> Table {
     let of_adapter = |lid: u16| {
         let mut ports = shown.adapters().flat_map(|n| &n.ports);
@@ -128,7 +128,7 @@ fn adapters_only(shown: &Snapshot, table: &Table) -> Table {
     table.iter().copied().filter(|(lid, _)| of_adapter(*lid)).collect()
 }
 
-/// Lines `Port 001: 5`.
+/// Parses lines `Port 001: 5`.
 fn usage(text: &str) -> Vec<(u8, usize)> {
     let line = |line: &str| {
         let (port, count) = line.strip_prefix("Port ")?.split_once(": ")?;
@@ -142,7 +142,7 @@ fn of<'t>(shown: &Snapshot, tables: &'t Tables, guid: u64) -> Result<&'t SwitchT
     tables.switches.iter().find(is_it).with_context(|| format!("no switch {guid:#x}"))
 }
 
-/// What programs print of a linear table: entries with a port.
+/// Returns the entries of a linear table that programs print: those with a port.
 fn expected(table: &SwitchTables) -> Table {
     let lids = (0..u16::try_from(table.linear.len()).unwrap_or(u16::MAX)).map(Lid);
     lids.filter_map(|lid| Some((lid.0, table.port(lid)?))).collect()
@@ -152,7 +152,7 @@ fn expected_groups(table: &SwitchTables) -> Vec<(u16, Vec<u8>)> {
     table.multicast.iter().map(|(lid, ports)| (lid.0, ports.clone())).collect()
 }
 
-/// Lines `0x0004 001 : (Channel Adapter portguid 0x1: 'name')`.
+/// Parses lines `0x0004 001 : (Channel Adapter portguid 0x1: 'name')`.
 fn unicast(output: &str) -> Table {
     let row = |line: &str| {
         let mut words = line.split_whitespace();
@@ -162,7 +162,7 @@ fn unicast(output: &str) -> Table {
     output.lines().filter_map(row).collect()
 }
 
-/// Lines `0xc000      x   x `, where the columns of ports stand below their numbers:
+/// Parses lines `0xc000      x   x `, where the columns of ports are below their numbers:
 /// ```text
 ///             0                   1
 ///      Ports: 0 1 2 3 4 5 6 7 8 9 0 1
@@ -183,7 +183,7 @@ fn multicast(output: &str) -> Vec<(u16, Vec<u8>)> {
     output.lines().filter_map(row).filter(|(_, ports)| !ports.is_empty()).collect()
 }
 
-/// What is printed of each switch: from a line that begins like this and has its GUID, up to the next one.
+/// Returns the output for each switch: from a line that begins like this and has its GUID, up to the next one.
 fn by_switch(output: &str, head: &str) -> Vec<(u64, String)> {
     let mut all: Vec<(u64, String)> = Vec::new();
     for line in output.lines() {

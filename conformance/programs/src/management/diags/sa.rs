@@ -1,4 +1,4 @@
-//! saquery: the records of subnet administration, which come by RMPP where they are many.
+//! saquery: the records of subnet administration, by RMPP where there are many.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::super::ManagedBy;
 use super::super::ground::{self, Ground, Shown};
 use super::{contains, field, number, own, same};
 
-/// What it prints of a record: lines `name....value`.
+/// A record in its output: lines `name....value`.
 pub(super) struct Record<'o>(&'o str);
 
 impl Record<'_> {
@@ -31,7 +31,7 @@ impl Record<'_> {
     }
 }
 
-/// The records in what it prints: each begins with a line `SomeRecord dump:`, at most one blank before it.
+/// Returns the records in its output: each begins with a line `SomeRecord dump:`, at most one blank before it.
 pub(super) fn records(output: &str) -> Vec<Record<'_>> {
     let mut starts: Vec<usize> = Vec::new();
     let mut at = 0;
@@ -45,7 +45,7 @@ pub(super) fn records(output: &str) -> Vec<Record<'_>> {
     starts.iter().zip(ends).map(|(start, end)| Record(&output[*start..end])).collect()
 }
 
-/// NodeRecords: all nodes by LID, GUID and description; by name, LID and GUID one.
+/// NodeRecords: all nodes by LID, GUID and description; one by name, LID and GUID.
 pub(crate) fn nodes(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let output = ground.said("saquery NodeRecord")?;
@@ -69,7 +69,7 @@ pub(crate) fn nodes(ground: &Ground) -> Result<()> {
     contains(&trimmed(&format!("saquery -U {guid:#x}"))?, name)
 }
 
-/// PortInfoRecords of all ports, and those that are managers'.
+/// PortInfoRecords of all ports, and those of managers.
 pub(crate) fn ports(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let output = ground.said("saquery PortInfoRecord")?;
@@ -95,7 +95,7 @@ pub(crate) fn ports(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// SwitchInfoRecords, LFTRecords and MFTRecords: the tables that the fabric has.
+/// SwitchInfoRecords, LFTRecords and MFTRecords: the tables of the fabric.
 pub(crate) fn forwarding(ground: &Ground) -> Result<()> {
     let (shown, tables) = (ground.show()?, ground.tables()?);
     let lid = |node: u32| ground::lid(&shown.nodes[node as usize]).map(|lid| u64::from(lid.0));
@@ -115,7 +115,7 @@ pub(crate) fn forwarding(ground: &Ground) -> Result<()> {
         let switch = record.number("LID")?;
         printed.extend(pairs(record.0).into_iter().map(|(lid, port)| (switch, lid, port)));
     }
-    // A block has 64 entries, also where there is no route.
+    // A block has 64 entries, including those without a route.
     printed.retain(|(.., port)| *port != 0xff);
     let mut expected = Vec::new();
     for table in &tables.switches {
@@ -144,7 +144,7 @@ pub(crate) fn forwarding(ground: &Ground) -> Result<()> {
     same("MFTRecords", printed.into_iter().collect(), expected.into_iter().collect())
 }
 
-/// Lines of two numbers: of tables.
+/// Parses lines of two numbers, of tables.
 fn pairs(text: &str) -> Vec<(u64, u64)> {
     let pair = |line: &str| {
         let mut words = line.split_whitespace();
@@ -175,7 +175,7 @@ pub(crate) fn links(ground: &Ground) -> Result<()> {
     same("LinkRecords", printed, expected)
 }
 
-/// PathRecords: by names, by GIDs, from one adapter to all, and of all to all.
+/// PathRecords: by names, by GIDs, from one adapter to all, and from all to all.
 pub(crate) fn paths(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let adapters: Vec<&NodeView> = shown.adapters().collect();
@@ -194,14 +194,14 @@ pub(crate) fn paths(ground: &Ground) -> Result<()> {
             "{line}: {output}"
         );
         ensure!(path.text("dgid")? == own::gid(last).to_string(), "{line}: {output}");
-        // 4096 bytes, 100 Gb/s, exactly.
+        // 4096 bytes, 100 Gb/s, with the selector "exactly".
         ensure!((path.number("mtu")?, path.number("rate")?) == (0x85, 0x90), "{line}: {output}");
     }
     all_paths(ground, &shown, &format!("saquery PathRecord --slid {source}"), Some(source))?;
     all_paths(ground, &shown, "saquery -p", None)
 }
 
-/// From one LID to all, or from all to all: each pair once. Switches' port 0 are ends of paths, too.
+/// Checks paths from one LID to all, or from all to all: each pair once. Switches' port 0 are ends of paths, too.
 fn all_paths(ground: &Ground, shown: &Snapshot, line: &str, from: Option<u64>) -> Result<()> {
     let output = ground.said(line)?;
     let mut printed = Vec::new();
@@ -216,8 +216,8 @@ fn all_paths(ground: &Ground, shown: &Snapshot, line: &str, from: Option<u64>) -
     same(line, printed, expected)
 }
 
-/// SMInfoRecord, ClassPortInfo, and the records of ports' tables: GUIDs, P_Keys, service levels, arbitration. Of the last two OpenSM
-/// tells tables of zeros where it does not set any, and the fabric's manager none.
+/// SMInfoRecord, ClassPortInfo, and the records of ports' tables: GUIDs, P_Keys, service levels, arbitration. For the last two OpenSM
+/// returns tables of zeros where it does not set any, and the fabric's manager none.
 pub(crate) fn tables(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let manager = ground.manager_in(&shown)?;
@@ -236,7 +236,7 @@ pub(crate) fn tables(ground: &Ground) -> Result<()> {
     contains(&guids, &format!("GUID 0.....................{:#018x}", node.guid.0 + 1))?;
     let keys = one(ground, lid, &format!("--smkey 1 PKeyTableRecord {lid}/1/0"))?;
     contains(&keys, "0xffff 0x0000")?;
-    // Who is not trusted is told nothing of P_Keys.
+    // An untrusted requester gets no P_Keys.
     let refused = ground.refused(&format!("saquery PKeyTableRecord {lid}/1/0"))?;
     contains(&refused, "SA_ERR_REQ_INVALID")?;
     match ground.managed_by()? {
@@ -251,7 +251,7 @@ pub(crate) fn tables(ground: &Ground) -> Result<()> {
     }
 }
 
-/// The only record that a question for something of one port has.
+/// Returns the only record in the answer to a request for something of one port.
 fn one(ground: &Ground, lid: Lid, query: &str) -> Result<String> {
     let output = ground.said(&format!("saquery {query}"))?;
     let count = records(&output).len();
@@ -260,18 +260,18 @@ fn one(ground: &Ground, lid: Lid, query: &str) -> Result<String> {
     Ok(output)
 }
 
-/// The records of an adapter's service levels and arbitration; the former is returned.
+/// Checks the records of an adapter's service levels and arbitration. Returns the former.
 fn of_lanes(ground: &Ground, lid: Lid) -> Result<String> {
     contains(&one(ground, lid, &format!("VLArbitrationTableRecord {lid}/1/1"))?, "Weight:")?;
     let levels = one(ground, lid, &format!("SL2VLTableRecord {lid}/0/0"))?;
     contains(&levels, "VL: ")?;
-    // An adapter has one, whatever port is asked for.
+    // An adapter has one, whatever port is requested.
     let other = one(ground, lid, &format!("SL2VLTableRecord {lid}/1/1"))?;
     ensure!(other == levels, "another table of port 1: {other}");
     Ok(levels)
 }
 
-/// Service levels that the manager sets: the records are what the ports say.
+/// Service levels set by the manager: the records match the ports.
 pub(crate) fn levels(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let lid = ground::lid(shown.adapters().last().context("an adapter")?)?;
@@ -279,14 +279,14 @@ pub(crate) fn levels(ground: &Ground) -> Result<()> {
     let lanes = lanes(&of_port).next().context("a table")?;
     ensure!(lanes.iter().any(|lane| *lane != 0), "all levels take one lane: {of_port}");
     same_lanes(&of_lanes(ground, lid)?, &lanes)?;
-    // Of a switch's port there is one for each port that packets come in by.
+    // A switch's port has one for each ingress port.
     let lid = ground::lid(shown.switches().next().context("a switch")?)?;
     let of_port = ground.said(&format!("smpquery sl2vl {lid} 2"))?;
     let lanes = self::lanes(&of_port).nth(1).context("a table for port 1")?;
     same_lanes(&one(ground, lid, &format!("SL2VLTableRecord {lid}/1/2"))?, &lanes)
 }
 
-/// The tables that smpquery prints: 16 lanes behind the port that packets come in by and that by which they leave.
+/// Parses the tables that smpquery prints: 16 lanes after the ingress port and the egress port.
 fn lanes(output: &str) -> impl Iterator<Item = Vec<u64>> {
     output.lines().filter_map(|line| {
         let (_, lanes) = line.strip_prefix("ports: in")?.split_once(": |")?;
@@ -294,7 +294,7 @@ fn lanes(output: &str) -> impl Iterator<Item = Vec<u64>> {
     })
 }
 
-/// That a record, as saquery prints it, has these lanes.
+/// Checks that a record, as saquery prints it, has these lanes.
 fn same_lanes(record: &str, expected: &[u64]) -> Result<()> {
     let line = record.lines().find_map(|line| line.trim().strip_prefix("VL:"));
     let line = line.with_context(|| format!("a record without lanes: {record}"))?;
@@ -303,7 +303,7 @@ fn same_lanes(record: &str, expected: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// MCMemberRecords: the group of all interfaces, which OpenSM makes. Services and subscriptions: nobody has any.
+/// MCMemberRecords: the broadcast group, which OpenSM creates. Services and subscriptions: there are none.
 pub(crate) fn groups(ground: &Ground) -> Result<()> {
     let output = ground.said("saquery -g")?;
     let found = records(&output);
