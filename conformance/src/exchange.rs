@@ -1,22 +1,22 @@
-//! What both verbs peers know: the names of the tests, the layout of the memory, the pattern.
+//! Common definitions of both verbs peers: the names of the tests, the layout of the memory, the pattern.
 
-/// Bytes that the peer may reach, at offset 0 of the buffer.
+/// The size of the region that the peer may access, at offset 0 of the buffer.
 pub const REGION: usize = 2 << 20;
-/// Bytes of our own messages, behind them.
+/// The size of the area for local messages, behind the region.
 pub const LOCAL: usize = 2 << 20;
-/// What precedes a datagram in its receive buffer.
+/// The size of the GRH that precedes a datagram in its receive buffer.
 pub const GRH: usize = 40;
 /// The Q_Key of both sides.
 pub const QKEY: u32 = 0x1122_3344;
-/// Zero, one, and around the packet and pad sizes.
+/// Message sizes: zero, one, and around the packet and pad sizes.
 pub const SIZES: &[usize] =
     &[0, 1, 3, 4, 63, 255, 256, 257, 1023, 1024, 1025, 4095, 4096, 4097, 65536, 1_048_576 + 5];
 
-/// How a client's report begins when the server refused a request and the wire lost its saying so, which
-/// happens once.
+/// The start of a client's report when the server refused a request and the wire lost the NAK, which is
+/// sent only once.
 pub const LOST_ANSWER: &str = "the answer was lost";
 
-/// The tests that need no loss: what is lost stays lost.
+/// The tests that need a wire without loss, because the transport is unreliable.
 pub const UNRELIABLE: &[&str] = &[
     "uc/send",
     "uc/send_imm",
@@ -54,10 +54,10 @@ pub const RELIABLE: &[&str] = &[
     "rc/nobody_answers",
 ];
 
-/// The tests of what else the server's objects do.
+/// The tests of other objects of the server.
 pub const OBJECTS: &[&str] = &["rc/srq", "rc/background", "rc/deregistered"];
 
-/// The byte at index `i` of the data that belongs to `seed`.
+/// Returns the byte at index `i` of the data of `seed`.
 #[expect(clippy::cast_possible_truncation, reason = "the low byte is wanted")]
 pub fn pattern(i: usize, seed: u32) -> u8 {
     let i = i as u32;
@@ -72,7 +72,7 @@ pub fn fill(to: &mut [u8], seed: u32) {
     }
 }
 
-/// The first index at which `data` is not the data of `seed`.
+/// Returns the first index at which `data` is not the data of `seed`.
 pub fn difference(data: &[u8], seed: u32) -> Option<usize> {
     data.iter().enumerate().position(|(i, b)| *b != pattern(i, seed))
 }

@@ -1,8 +1,8 @@
-//! A scripted peer of iWARP: plain TCP and the codecs, on the other side of a process on `rdmux`.
+//! A scripted peer of iWARP: plain TCP and the codecs, opposite a process on `rdmux`.
 //!
-//! It plays adapters that are not at hand, and peers that break the rules. [`rows`] is the table: the whole
-//! matrix of MPA's start-up ([`matrix`]), what known adapters do ([`adapters`]), and bad input
-//! ([`faults`]). What must come of a row is written down there, from the RFCs, not taken from rdmux.
+//! It acts as adapters that are not available, and as peers that break the rules. [`rows`] is the table: the whole
+//! matrix of MPA's start-up ([`matrix`]), the behaviour of known adapters ([`adapters`]), and invalid input
+//! ([`faults`]). The expected result of a row is derived from the RFCs, not from rdmux.
 //!
 //! [`ours`] is the process on `rdmux`, [`wire`] the peer's end of the stream.
 
@@ -33,13 +33,13 @@ impl Row {
     /// Runs it.
     ///
     /// # Errors
-    /// What went differently.
+    /// The difference from the expected result.
     pub fn run(&self, hosts: &Hosts) -> Result<()> {
         (self.run)(hosts)
     }
 }
 
-/// All rows.
+/// Returns all rows.
 pub fn rows() -> Vec<Row> {
     [matrix::rows(), adapters::rows(), faults::rows()].into_iter().flatten().collect()
 }

@@ -1,7 +1,7 @@
 //! The verbs peer on the crate `rdmux`: the same exchange as the C program of `verbs-peer`.
 //!
-//! Two programs connect queue pairs by hand; what they need to know of each other, and what the
-//! server shall do next, goes over a TCP connection as lines of text. `verbs-peer/control.c` lists the
+//! Two programs connect queue pairs by themselves. They exchange the connection parameters, and the client's
+//! commands to the server, over a TCP connection as lines of text. `verbs-peer/control.c` lists the
 //! lines.
 
 pub mod client;
@@ -22,19 +22,19 @@ use rdmux::{
 
 use crate::exchange::{LOCAL, QKEY, REGION, difference};
 
-/// A minute: the wire may lose packets.
+/// A minute, because the wire may lose packets.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where both sides begin to count: near the end of the numbers, so that they wrap.
+/// The first PSN of both sides: near the maximum, so that PSNs wrap.
 const FIRST_PSN: Psn = Psn::new(0x00ff_fff0);
 
-/// What the region grants unless a test wants less.
+/// The access rights of the region unless a test needs less.
 pub(crate) const ALL_RIGHTS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
 
-/// What one side tells the other of its queue pair and memory.
+/// The data of one side's queue pair and memory that the other side needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side {
     pub(crate) qpn: Qpn,
@@ -44,15 +44,15 @@ pub(crate) struct Side {
     pub(crate) memory: RemoteMr,
 }
 
-/// What a session may ask for besides its transport.
+/// The parameters of a session besides its transport.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wants {
     pub(crate) qp_type: QpType,
-    /// Of the server's region.
+    /// The access rights of the server's region.
     pub(crate) rights: Access,
-    /// Of the client.
+    /// The client's retries after RNR NAKs.
     pub(crate) rnr_retry: u8,
-    /// Of the client.
+    /// The client's retries after timeouts.
     pub(crate) retry_cnt: u8,
     /// Whether the server receives from a shared receive queue.
     pub(crate) srq: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// A queue pair in INIT and its memory, on the device that has the address `local`.
+    /// Creates a queue pair in INIT and its memory, on the device that has the address `local`.
     pub(crate) fn new(context: &Context, local: IpAddr, wants: Wants) -> Result<Self> {
         let sgid_index = context.gid_index(local)?;
         let entry = context.gids().swap_remove(usize::from(sgid_index));
@@ -115,7 +115,7 @@ impl Peer {
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
             min_rnr_timer: RnrTimer::new(12),
-            timeout: AckTimeout::new(16), // 268 ms: a slow machine is not a dead one
+            timeout: AckTimeout::new(16), // 268 ms, because a slow machine is not a dead one
             retry_cnt: self.wants.retry_cnt,
             rnr_retry: self.wants.rnr_retry,
             ..self.qp.attr()
@@ -135,7 +135,7 @@ impl Peer {
         self.qp.modify(&QpAttr { state: QpState::Rts, ..attr }, rts).context("to RTS")
     }
 
-    /// The address handle of the other side.
+    /// Returns an address handle of the other side.
     pub(crate) fn way_to(&self, you: &Side) -> Ah {
         Ah::to_gid(you.gid, self.sgid_index)
     }
@@ -150,7 +150,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The next completion, whatever its status.
+    /// Returns the next completion, whatever its status.
     pub(crate) fn completion(&self) -> Result<Completion> {
         let mut one = [rdmux::EMPTY];
         match self.cq.wait(&mut one, Some(TIMEOUT))? {
@@ -159,7 +159,7 @@ impl Peer {
         }
     }
 
-    /// The first of `len` bytes at `at` that is not the pattern's.
+    /// Returns the first of `len` bytes at `at` that differs from the pattern.
     pub(crate) fn difference(&self, at: usize, len: usize, seed: u32) -> Option<usize> {
         difference(&self.mr.to_vec(at..at + len), seed)
     }
@@ -176,18 +176,18 @@ impl Control {
         stream.set_nodelay(true)?;
         Ok(Self { input: BufReader::new(stream.try_clone()?), output: stream })
     }
-    /// Our own address.
+    /// Returns the local address.
     pub(crate) fn local(&self) -> Result<IpAddr> {
         Ok(self.output.local_addr()?.ip().to_canonical())
     }
     pub(crate) fn put(&mut self, line: &str) -> Result<()> {
         Ok(self.output.write_all(format!("{line}\n").as_bytes())?)
     }
-    /// Ends the connection for the other side.
+    /// Closes the connection.
     pub(crate) fn close(&mut self) -> Result<()> {
         Ok(self.output.shutdown(Shutdown::Both)?)
     }
-    /// The next line; none at the end.
+    /// Returns the next line; none at the end.
     pub(crate) fn get(&mut self) -> Result<Option<String>> {
         let mut line = String::new();
         let n = self.input.read_line(&mut line)?;
@@ -205,7 +205,7 @@ impl<'a> Words<'a> {
     pub(crate) fn word(&mut self) -> Result<&'a str> {
         self.0.next().context("the line is too short")
     }
-    /// A hexadecimal number.
+    /// Parses a hexadecimal number.
     pub(crate) fn hex(&mut self) -> Result<u64> {
         let word = self.word()?;
         u64::from_str_radix(word, 16).with_context(|| format!("{word:?} is no number"))
@@ -220,7 +220,7 @@ impl<'a> Words<'a> {
         let n = u128::from_str_radix(self.word()?, 16)?;
         Ok(Gid(n.to_be_bytes()))
     }
-    /// `QPN PSN MTU GID`, without memory.
+    /// Parses `QPN PSN MTU GID`, without memory.
     pub(crate) fn side(&mut self) -> Result<Side> {
         let (qpn, psn) = (Qpn::new(self.hex32()?), Psn::new(self.hex32()?));
         let code = u8::try_from(self.hex()?)?;
@@ -231,14 +231,14 @@ impl<'a> Words<'a> {
 }
 
 impl Side {
-    /// `QPN PSN MTU GID`.
+    /// Returns `QPN PSN MTU GID`.
     pub(crate) fn line(&self) -> String {
         let gid = u128::from_be_bytes(self.gid.0);
         format!("{:x} {:x} {:x} {gid:032x}", self.qpn.get(), self.psn.get(), self.mtu.code())
     }
 }
 
-/// The transport of a name.
+/// A transport, parsed from its name.
 pub(crate) struct Transport(pub(crate) QpType);
 
 impl FromStr for Transport {

@@ -1,7 +1,7 @@
-//! What rdmux and the kernel's `rdma_rxe` must do together, as a table of rows; and, in [`siw()`], its `siw`.
+//! The tests between rdmux and the kernel's `rdma_rxe`, as a table of rows; and, in [`siw()`], those with its `siw`.
 //!
-//! [`table()`] says what is run under which conditions, a [`Guest`] runs processes on both sides of a
-//! wire between two network namespaces, the modules each know one kind of exchange.
+//! [`table()`] lists the checks and their conditions, a [`Guest`] runs processes on both sides of a
+//! wire between two network namespaces, and each of the modules implements one kind of exchange.
 
 mod datagram;
 mod evidence;
@@ -30,11 +30,11 @@ pub use wanted::Wanted;
 /// The conditions on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The path MTU that RoCE has on it, 1024 or 4096.
+    /// RoCE's path MTU on it, 1024 or 4096.
     pub mtu: u16,
-    /// Per cent of the packets that are lost, in each direction.
+    /// The percentage of packets lost in each direction.
     pub loss: u8,
-    /// Whether our sender's segmentation offload may be used.
+    /// Whether rdmux may use segmentation offload for sending.
     pub offload: bool,
 }
 
@@ -73,12 +73,12 @@ impl fmt::Display for Family {
     }
 }
 
-/// Who is the client: sends the requests, opens the connection.
+/// The client, which sends the requests and opens the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
-    /// rdmux, and the kernel answers.
+    /// rdmux, with the kernel as the server.
     Rdmux,
-    /// The kernel, and rdmux answers.
+    /// The kernel, with rdmux as the server.
     Kernel,
 }
 
@@ -111,7 +111,7 @@ impl fmt::Display for Asks {
 /// One run of processes, which fills one row or several.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// The part of the requirements that it shows: 3 transports, 5 verbs, 7 connections, 11 both,
+    /// The part of the requirements that it tests: 3 transports, 5 verbs, 7 connections, 11 both,
     /// 8 unmodified programs.
     pub part: u8,
     /// The conditions.
@@ -120,13 +120,13 @@ pub struct Check {
     pub family: Family,
     /// Who is the client.
     pub asks: Asks,
-    /// What is done.
+    /// The test.
     pub what: What,
     /// Whether CI runs it; `--all` runs the others too.
     pub brief: bool,
 }
 
-/// What a check does.
+/// The test of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// `rping` against `rdmux ping`.
@@ -134,7 +134,7 @@ pub enum What {
         /// Bytes of a ping.
         size: u32,
     },
-    /// A connection to a port where nobody listens.
+    /// A connection to a port without a listener.
     Refused,
     /// `ucmatose` against `rdmux cmtest`: several connections, messages both ways.
     Messages,
@@ -146,7 +146,7 @@ pub enum What {
     Multicast,
     /// A program of the distribution against itself.
     Program(&'static Program),
-    /// Every frame on the wire, and what is done with a wrong one.
+    /// The ICRC of every frame on the wire, and the handling of a wrong one.
     Icrc,
 }
 
@@ -154,7 +154,7 @@ pub enum What {
 pub type Outcome = Result<()>;
 
 impl Check {
-    /// The names of its rows.
+    /// Returns the names of its rows.
     pub fn rows(&self) -> Vec<String> {
         let one = |what: &str| vec![self.row(what)];
         match self.what {
@@ -169,7 +169,7 @@ impl Check {
         }
     }
 
-    /// The name of a row of this check.
+    /// Returns the name of a row of this check.
     fn row(&self, what: &str) -> String {
         format!(
             "part {:<2} | {what:<40} | {:<11} | {} | {}",
@@ -177,7 +177,7 @@ impl Check {
         )
     }
 
-    /// Runs it; one outcome for each of [`rows`](Self::rows), in their order.
+    /// Runs it. Returns an outcome for each of [`rows`](Self::rows), in their order.
     pub fn run(&self, guest: &Guest) -> Vec<Outcome> {
         match self.what {
             What::Rping { size } => vec![rping::ping(guest, self, size)],

@@ -1,4 +1,4 @@
-/* The lines of text over TCP. Each line of the client gets one line as answer, "ok ..." or "err ...":
+/* The protocol of text lines over TCP. Each line of the client gets one line as answer, "ok ..." or "err ...":
  *
  *   open TYPE RIGHTS QPN PSN MTU GID    ok QPN PSN MTU GID ADDR RKEY    connects the queue pairs
  *   recv LEN                            ok                             posts a receive
@@ -139,7 +139,7 @@ static void do_bind(struct peer *p, uint32_t len)
 	answer(p, "ok %x %" PRIx64, wr.bind_mw.rkey, at(p, 0));
 }
 
-/* Waits for the next asynchronous event but the one that says that a connection is in use. */
+/* Waits for the next asynchronous event except "communication established". */
 static void do_event(struct peer *p)
 {
 	struct pollfd fd = { .fd = p->device->async_fd, .events = POLLIN };
@@ -281,7 +281,7 @@ int serve(const char *addr, const char *port)
 	return 1;
 }
 
-/* ---- the client's questions */
+/* ---- the client's commands */
 
 int control_open(struct peer *p, const char *addr, const char *port, union ibv_gid *local)
 {
@@ -300,7 +300,7 @@ int control_open(struct peer *p, const char *addr, const char *port, union ibv_g
 	return p->in && p->out ? 0 : -1;
 }
 
-/* Sends a line and waits for the answer, whose text behind "ok" is kept. -1 for anything but ok. */
+/* Sends a line and waits for the answer, whose text after "ok" is stored. Returns -1 for any other answer. */
 int ask(struct peer *p, char *text, size_t size, const char *fmt, ...)
 {
 	char line[256];

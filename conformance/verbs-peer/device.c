@@ -101,7 +101,7 @@ int peer_connect(struct peer *p)
 		return complain("to RTR");
 	attr.qp_state = IBV_QPS_RTS;
 	attr.sq_psn = p->me.psn;
-	/* 67 ms, or 268 ms where retries run out: a slow machine is not a dead one */
+	/* 67 ms, or 268 ms where retries are exhausted, because a slow machine is not a dead one */
 	attr.timeout = p->wants.retry_cnt == 7 ? 14 : 16;
 	attr.retry_cnt = (uint8_t)p->wants.retry_cnt;
 	attr.rnr_retry = (uint8_t)p->wants.rnr_retry;

@@ -1,5 +1,5 @@
 /* verbs_peer serve ADDR PORT           answers clients, one session after another
- * verbs_peer run ADDR PORT [TEST...]   runs the tests whose names begin so (all by default), a line each */
+ * verbs_peer run ADDR PORT [TEST...]   runs the tests whose names begin with TEST (all by default), a line each */
 #include "peer.h"
 
 #include <signal.h>

@@ -1,9 +1,9 @@
 /* verbs_peer: every verb of RC, UC and UD, between two processes that share only the wire.
  *
- * One side serves, the other runs tests against it. The queue pairs are connected by hand; what they
- * need to know of each other, and what the server shall do next, goes over a TCP connection as lines
- * of text (control.c). The program uses nothing but the public verbs API. The same exchange is spoken
- * by the Rust program verbs-peer of this folder's crate, so that either side can be either stack. */
+ * One side serves, the other runs tests against it. The programs connect the queue pairs by themselves.
+ * They exchange the connection parameters, and the client's commands to the server, over a TCP
+ * connection as lines of text (control.c). The program uses only the public verbs API. The Rust
+ * program verbs-peer of this folder's crate has the same protocol, so that either side can be either stack. */
 #ifndef PEER_H
 #define PEER_H
 
@@ -21,14 +21,14 @@ enum {
 		     IBV_ACCESS_REMOTE_ATOMIC,
 };
 
-/* What one side tells the other of its queue pair and memory. */
+/* The data of one side's queue pair and memory that the other side needs. */
 struct side {
 	uint32_t qpn, psn, mtu, rkey;
 	uint64_t addr;
 	union ibv_gid gid;
 };
 
-/* What a session may ask for besides its transport. */
+/* The parameters of a session besides its transport. */
 struct wants {
 	enum ibv_qp_type type;
 	unsigned rights;    /* of the server's region */
@@ -54,7 +54,7 @@ struct peer {
 	struct side me, you;
 };
 
-/* device.c: all return 0, or -1 after saying why on stderr */
+/* device.c: all return 0, or -1 after printing the reason on stderr */
 int peer_create(struct peer *p, const union ibv_gid *local);
 int peer_connect(struct peer *p);
 void peer_destroy(struct peer *p);

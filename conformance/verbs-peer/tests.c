@@ -1,4 +1,4 @@
-/* What the client does. Each test has a session of its own. */
+/* The client's tests. Each test has a session of its own. */
 #include "peer.h"
 
 #include <arpa/inet.h>
@@ -25,7 +25,7 @@ static int fail(const char *fmt, ...)
 
 /* ---- requests */
 
-/* One work request over `n` pieces of our local half. */
+/* Posts one work request over `n` pieces of the local half of the buffer. */
 static int post_pieces(struct peer *p, enum ibv_wr_opcode op, const uint32_t *lens, int n,
 		       uint64_t remote, uint32_t rkey, uint32_t extra, unsigned flags)
 {
@@ -71,7 +71,7 @@ static int post_atomic(struct peer *p, enum ibv_wr_opcode op, uint64_t remote, u
 	return 0;
 }
 
-/* The next completion of ours has this status. */
+/* Checks that the next completion of the client has this status. */
 static int done(struct peer *p, enum ibv_wc_status status)
 {
 	struct ibv_wc wc;
@@ -83,9 +83,9 @@ static int done(struct peer *p, enum ibv_wc_status status)
 	return 0;
 }
 
-/* The next completion of ours has one of two statuses, by which the server's queue pair says, before it
- * fails, that it cannot do what was asked. It says so once, for a queue pair that has failed drops what
- * comes (IBTA 9.9.3, 10.3.1): when the wire lost the NAK, only the server's state tells. */
+/* Checks that the next completion of the client has one of two statuses, by which the server's queue pair reports, before it
+ * fails, that it cannot execute the request. The NAK is sent once, because a failed queue pair drops incoming
+ * packets (IBTA 9.9.3, 10.3.1): if the wire lost it, only the server's state shows the refusal. */
 static int refused_as(struct peer *p, enum ibv_wc_status status, enum ibv_wc_status either)
 {
 	char state[256];
@@ -109,7 +109,7 @@ static int refused(struct peer *p, enum ibv_wc_status status)
 	return refused_as(p, status, status);
 }
 
-/* ---- what the server saw */
+/* ---- completions on the server */
 
 struct seen {
 	uint32_t status, opcode, len, imm, flags, src_qp;
@@ -384,7 +384,7 @@ static int send_inv(struct peer *p)
 
 /* ---- objects of the server */
 
-/* Receives come from a shared queue, which tells when it falls below its limit. */
+/* Receives are taken from a shared queue, which raises an event when it falls below its limit. */
 static int srq(struct peer *p)
 {
 	struct seen s;
@@ -405,7 +405,7 @@ static int srq(struct peer *p)
 	return 0;
 }
 
-/* The server's program computes; its memory can be read and written all the same. */
+/* The server's program computes; its memory can be read and written meanwhile. */
 static int background(struct peer *p)
 {
 	time_t start = time(NULL);
@@ -432,7 +432,7 @@ static int deregistered(struct peer *p)
 	return refused(p, IBV_WC_REM_ACCESS_ERR);
 }
 
-/* ---- what is refused */
+/* ---- refused requests */
 
 static int write_bad_key(struct peer *p)
 {
@@ -464,11 +464,11 @@ static int send_too_long(struct peer *p)
 {
 	TRY(ask(p, NULL, 0, "recv 10"));
 	TRY(post(p, IBV_WR_SEND, 17, 0, 0, S));
-	/* the specification has an invalid request here (IBTA 9.9.3), rxe an operational error */
+	/* the specification requires an invalid request error here (IBTA 9.9.3), rxe returns an operational error */
 	return refused_as(p, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR);
 }
 
-/* The error flushes what was posted behind it. */
+/* The error flushes the requests posted behind it. */
 static int flush(struct peer *p)
 {
 	TRY(peer_recv(p, 16));
@@ -557,7 +557,7 @@ static int ud_wrong_qkey(struct peer *p)
 
 /* ---- the table */
 
-/* Retries that run out, where an answer may be lost: to rxe 7 means for ever. */
+/* A number of retries that can be exhausted, for tests whose answer may be lost: 7 means for ever in rxe. */
 enum { FEW = 6 };
 
 static const struct test {

@@ -1,11 +1,11 @@
-//! Ports that nobody uses.
+//! Unused port numbers.
 
 use std::net::{Ipv6Addr, TcpListener, UdpSocket};
 
 use anyhow::{Context, Result};
 
-/// A port that was free for TCP and UDP, over IPv4 and IPv6, a moment ago. The kernel hands out
-/// ports at random, so that nobody gets the same one soon.
+/// Returns a port that was free for TCP and UDP, over IPv4 and IPv6, a moment ago. The kernel assigns
+/// ports at random, so that no other process gets the same one soon.
 ///
 /// # Errors
 /// When the kernel has none.

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-/// How often something is looked at that does not tell by itself.
+/// The polling interval for conditions without a notification.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// A program that was started. It and what it started are killed when this is dropped.
+/// A started program. It and its descendants are killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -30,7 +30,7 @@ impl Process {
     pub(crate) fn start(mut command: Command, line: &str, log: &Path) -> Result<Self> {
         let mut out = fresh(log)?;
         writeln!(out, "$ {line}")?;
-        // Each stream has a file: together they would interrupt each other in the middle of a line.
+        // Each stream has a file: in one file they would interrupt each other in the middle of a line.
         command.stdin(Stdio::null()).stdout(out).stderr(fresh(&errors(log))?);
         command.process_group(0);
         let name = line.split_whitespace().find(|w| !w.contains('=')).unwrap_or("?").to_owned();
@@ -38,26 +38,26 @@ impl Process {
         Ok(Self { child, name, log: log.to_path_buf() })
     }
 
-    /// Its number.
+    /// Returns its process ID.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has printed so far: first what it printed, then its complaints.
+    /// Returns its output so far: standard output, followed by standard error.
     pub(crate) fn output(&self) -> String {
         self.printed() + &read(&errors(&self.log))
     }
 
-    /// What it has printed so far, without its complaints.
+    /// Returns its standard output so far.
     pub(crate) fn printed(&self) -> String {
         let text = read(&self.log);
         text.split_once('\n').map_or("", |(_command, said)| said).to_owned()
     }
 
-    /// Waits until `there` says yes, or the program ends.
+    /// Waits until `there` returns true, or the program ends.
     ///
     /// # Errors
-    /// When it ends, or `timeout` does.
+    /// When it ends, or `timeout` expires.
     pub(crate) fn until(
         &mut self,
         what: &str,
@@ -108,7 +108,7 @@ impl Process {
         Ok(())
     }
 
-    /// Sends it a signal, to which it must end by that signal or with status 0.
+    /// Sends it a signal, by which it must end, or exit with status 0.
     ///
     /// # Errors
     /// When it ends otherwise, or not within `timeout`.
@@ -123,7 +123,7 @@ impl Process {
         Ok(())
     }
 
-    /// Sends it a signal, which does not end it.
+    /// Sends it a signal that does not end it.
     ///
     /// # Errors
     /// When there is no such process.
@@ -131,7 +131,7 @@ impl Process {
         kill_process(self.process_id()?, signal).with_context(|| self.name.clone())
     }
 
-    /// Kills it and what it started, and waits for its end.
+    /// Kills it and its descendants, and waits for its end.
     ///
     /// # Errors
     /// When it had ended before, or does not end within `timeout`.
@@ -148,7 +148,7 @@ impl Process {
         id.context("a process without a number")
     }
 
-    /// The end of what it said, for messages.
+    /// Returns the end of its output, for messages.
     fn last_line(&self) -> String {
         let output = self.output();
         let line = output.lines().rev().find(|l| l.chars().any(char::is_alphanumeric));
@@ -159,7 +159,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Ok(pid) = self.process_id() {
-            // Its group has its own number; whatever it started is in it.
+            // Its process group has its own number and includes its descendants.
             let _ = kill_process_group(pid, Signal::KILL);
         }
         let _ = self.child.wait();
@@ -170,19 +170,19 @@ fn read(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// An empty file that is only appended to.
+/// Creates an empty file that is only appended to.
 fn fresh(path: &Path) -> Result<File> {
     let old = fs::remove_file(path);
     ensure!(old.is_ok() || !path.exists(), "{}: cannot be replaced", path.display());
     File::options().append(true).create(true).open(path).with_context(|| path.display().to_string())
 }
 
-/// Where the complaints of a program go whose output goes to `log`.
+/// Returns the file for the standard error of a program whose output goes to `log`.
 fn errors(log: &Path) -> PathBuf {
     log.with_extension("err.log")
 }
 
-/// How it ended, in words.
+/// Describes an exit status.
 fn ended(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("ended with status {code}"),

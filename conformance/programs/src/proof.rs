@@ -1,4 +1,4 @@
-//! What the output of programs must show: an exit status of 0 is not enough.
+//! Checks of programs' output: an exit status of 0 is not enough.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::stage::Scene;
 
-/// perftest has measured its clock against the system's, found no line through the points, and goes on with a clock of
-/// frequency 0: whatever it prints then is 0, infinite or not a number. It happens where others take the processor away
-/// meanwhile, and says nothing about what the programs did.
+/// perftest's failure to calibrate its clock: it found no line through its measurements, and continues with a clock of
+/// frequency 0, so that all its results are 0, infinite or not a number. This happens if it loses the processor
+/// meanwhile, and says nothing about the tested stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uncalibrated;
 
@@ -19,20 +19,20 @@ impl fmt::Display for Uncalibrated {
 }
 
 impl Uncalibrated {
-    /// Looks for the line that says so.
+    /// Returns whether the output has the line that reports this.
     pub(crate) fn is_said_in(output: &str) -> bool {
         output.lines().any(|l| l.starts_with("Correlation coefficient r^2:") && l.contains(" < "))
     }
 }
 
-/// What the programs of a row printed.
+/// The output of a row's programs.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) server: String,
     pub(crate) clients: Vec<String>,
 }
 
-/// Something that must be seen in it.
+/// A required content of the output.
 #[derive(Clone, Debug)]
 pub(crate) enum Proof {
     /// Every client prints this.
@@ -41,20 +41,20 @@ pub(crate) enum Proof {
     Server(String),
     /// Every client prints so many lines with this.
     ClientLines(&'static str, usize),
-    /// perftest's table: so many lines, each with numbers that make sense, and with this many
+    /// perftest's table: so many lines, each with plausible numbers, and with this many
     /// iterations if the test counts them.
     Perftest { lines: usize, iterations: Option<u64> },
     /// `name = 1.23 unit` for this name, above zero.
     Figure(&'static str),
-    /// So many bytes went over the wire between the sides, as its interfaces count them.
+    /// So many bytes crossed the wire between the sides, by the counters of its interfaces.
     Crossed(u64),
 }
 
 impl Proof {
-    /// Looks for it.
+    /// Checks for it.
     ///
     /// # Errors
-    /// When it is not there.
+    /// When it is missing.
     pub(crate) fn check(&self, scene: &Scene, said: &Said) -> Result<()> {
         match self {
             Self::Server(text) => {
@@ -87,8 +87,8 @@ fn contains(who: &str, output: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// perftest's table begins with a line of column names, `#bytes #iterations …`; the lines below it
-/// are numbers, up to a line that is not.
+/// Checks perftest's table, which begins with a line of column names, `#bytes #iterations …`. The lines below it
+/// are numbers, up to one that is not.
 fn perftest(output: &str, wanted: usize, iterations: Option<u64>) -> Result<()> {
     let mut lines = output.lines().skip_while(|l| !l.trim_start().starts_with("#bytes"));
     let head = lines.next().context("no table")?;
@@ -106,7 +106,7 @@ fn perftest(output: &str, wanted: usize, iterations: Option<u64>) -> Result<()> 
     };
     for row in rows {
         let line = row.iter().map(f64::to_string).collect::<Vec<_>>().join(" ");
-        // Beyond the average it prints a deviation that is not a number where rounding makes a square negative.
+        // After the average it prints a deviation, which is not a number if rounding makes a square negative.
         let sensible = row.iter().take(measure + 1).all(|n| n.is_finite() && *n >= 0.0);
         ensure!(sensible, "{line:?}: not sensible numbers");
         #[expect(clippy::cast_precision_loss, reason = "iterations are few")]
@@ -117,7 +117,7 @@ fn perftest(output: &str, wanted: usize, iterations: Option<u64>) -> Result<()> 
     Ok(())
 }
 
-/// qperf's way to print: `    bw  =  5.25 GB/sec`.
+/// Checks a figure in qperf's format: `    bw  =  5.25 GB/sec`.
 fn figure(output: &str, name: &str) -> Result<()> {
     for line in output.lines() {
         if let Some((what, value)) = line.split_once('=')
@@ -157,7 +157,7 @@ mod tests {
         assert!(perftest("nothing", 1, None).is_err());
     }
 
-    /// The end of what ib_send_lat of perftest 4.5 printed, first its table and then its complaints.
+    /// The end of the output of ib_send_lat of perftest 4.5, first its table and then its standard error.
     const UNCALIBRATED: &str = "\
  #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] 
  2       1000          inf            inf          inf     \t       inf        \t-nan   \t\tinf    \t\tinf   

@@ -1,7 +1,7 @@
-//! rdma-core's own tests, in Python on pyverbs: each is a row, with the outcome that it must have.
+//! rdma-core's own tests, in Python on pyverbs: each is a row, with its expected outcome.
 //!
-//! `pyverbs/expected.txt` has a line for each test of 44.0 that is not about one vendor's adapters, and `pyverbs/infiniband.txt`
-//! those that end otherwise on InfiniBand. They run on the default host, for those of the connection manager take the address of the
+//! `pyverbs/expected.txt` has a line for each test of 44.0 that is not specific to one vendor's adapters, and `pyverbs/infiniband.txt`
+//! the exceptions for InfiniBand. They run on the default host, because those of the connection manager use the address of the
 //! interface that sysfs names.
 
 use std::collections::BTreeMap;
@@ -20,39 +20,39 @@ const TABLE: &str = include_str!("../pyverbs/expected.txt");
 const OF_INFINIBAND: &str = include_str!("../pyverbs/infiniband.txt");
 const RUNNER: &str = include_str!("../pyverbs/runner.py");
 
-/// Where Debian's package has them, some compressed.
+/// The folder of Debian's package, with some files compressed.
 const TESTS: &str = "/usr/share/doc/rdma-core/tests";
 const PACKAGE: &str = "python3-pyverbs";
 
-/// So many must pass.
+/// The least number of tests that must pass.
 const ENOUGH: usize = 130;
 
-/// What a row demands.
+/// The requirement of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected {
-    /// That this test passes.
+    /// This test passes.
     Pass(&'static str),
-    /// That this test is skipped, for one of these [`reasons`].
+    /// This test is skipped, for one of these [`reasons`].
     Skip(&'static str, &'static str),
-    /// That this test passes, or is skipped so.
+    /// This test passes, or is skipped for one of these.
     May(&'static str, &'static str),
-    /// That so many tests pass.
+    /// So many tests pass.
     Enough(usize),
-    /// That there is no test without a row.
+    /// There is no test without a row.
     NoOther,
 }
 
-/// How each test ended, by name; or why nothing is known.
+/// The outcome of each test, by name; or why there is none.
 pub(crate) type Results = Result<BTreeMap<String, Ended>, String>;
 
-/// How a test ended.
+/// The outcome of a test.
 #[derive(Debug)]
 pub(crate) struct Ended {
     outcome: String,
     why: String,
 }
 
-/// A row for each line of the table, and those about all of them.
+/// Returns a row for each line of the table, and those about all of them.
 pub(crate) fn rows() -> Vec<Row> {
     let row = |device, title: String, expected| Row {
         device,
@@ -70,7 +70,7 @@ pub(crate) fn rows() -> Vec<Row> {
     rows
 }
 
-/// How each test must end on a device.
+/// Returns the expected outcome of each test on a device.
 fn table(device: Device) -> Vec<Expected> {
     let mut table: Vec<Expected> = lines(TABLE).collect();
     for other in lines(OF_INFINIBAND).filter(|_| device == Device::Ib) {
@@ -94,7 +94,7 @@ fn lines(table: &'static str) -> impl Iterator<Item = Expected> {
     })
 }
 
-/// How what a test says when it is skipped may begin.
+/// Returns the possible beginnings of a skipped test's message.
 fn reasons(why: &str) -> impl Iterator<Item = &str> {
     why.split(" | ")
 }
@@ -117,8 +117,8 @@ impl Expected {
         }
     }
 
-    /// Compares with what came; the first row to ask runs the tests, all of them at once. A row that finds something else
-    /// than expected has them run again when it is tried again.
+    /// Compares with the results. The first row runs all tests at once. A row with an unexpected result
+    /// makes them run again when it is retried.
     pub(crate) fn check(self, stage: &mut Stage, scene: &Scene) -> Outcome {
         let device = scene.device;
         let run = || (device, all(scene).map_err(|e| format!("{e:#}")));
@@ -165,7 +165,7 @@ impl Expected {
     }
 }
 
-/// The line of a Python traceback that says what went wrong.
+/// Returns the line of a Python traceback with the error.
 fn last_line(why: &str) -> &str {
     why.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or_default()
 }
@@ -182,7 +182,7 @@ fn all(scene: &Scene) -> Result<BTreeMap<String, Ended>> {
         folder.display()
     );
     let mut process = scene.start(&scene.server, "tests", (scene.device.option(), &[]), &line)?;
-    // A test that ends the interpreter leaves the rows after it without a result, which they say.
+    // If a test ends the interpreter, the rows after it report that they have no result.
     process.finish(Duration::from_secs(1200))?;
     let results = read(&process.output());
     ensure!(!results.is_empty(), "no test was run: {}", last_line(&process.output()));
@@ -198,7 +198,7 @@ fn read(output: &str) -> BTreeMap<String, Ended> {
     output.lines().filter_map(line).collect()
 }
 
-/// Copies the tests from where the package has put them; where documentation is not installed, from
+/// Copies the tests from the package's folder, or, if documentation is not installed, from
 /// the package itself.
 fn unpack(to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;

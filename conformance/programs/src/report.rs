@@ -1,4 +1,4 @@
-//! What the rows add up to: a line for each, a total, and JUnit XML.
+//! The results of the rows: a line for each, a total, and JUnit XML.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,20 +11,20 @@ use anyhow::{Context, Result, anyhow};
 use crate::proof::Uncalibrated;
 use crate::row::{Outcome, Row, Trouble};
 
-/// How often a row is run whose programs could not calibrate their clock.
+/// How often a row is run if its programs could not calibrate their clock.
 const CALIBRATIONS: u32 = 10;
 
-/// The rows that have been run.
+/// The results so far.
 pub(crate) struct Report {
     junit: PathBuf,
     start: Instant,
     /// Whether the first try counts.
     strict: bool,
-    /// How long rows may begin.
+    /// The time within which rows may start.
     within: Option<Duration>,
-    /// How many rows were given a second one.
+    /// The number of rows that were retried.
     again: usize,
-    /// How often one was run again because perftest's clock was not calibrated: no fault of what is tested.
+    /// How often a row was repeated because perftest's clock was not calibrated, which is no fault of the tested stack.
     uncalibrated: usize,
     cases: Vec<Case>,
 }
@@ -37,13 +37,13 @@ struct Case {
 }
 
 impl Report {
-    /// An empty one, to be written to this file in the end.
+    /// Creates an empty report, to be written to this file at the end.
     pub(crate) fn new(junit: &Path, strict: bool, within: Option<Duration>) -> Self {
         let (junit, start) = (junit.to_path_buf(), Instant::now());
         Self { junit, start, strict, within, again: 0, uncalibrated: 0, cases: Vec::new() }
     }
 
-    /// Runs a row until its programs have a clock.
+    /// Runs a row until its programs have calibrated their clock.
     fn run(&mut self, row: &Row, run: &mut impl FnMut() -> Outcome) -> Outcome {
         for _ in 1..CALIBRATIONS {
             match run() {
@@ -57,7 +57,7 @@ impl Report {
         run()
     }
 
-    /// Runs a row, a second time if it fails, and prints its line. A row that comes too late fails.
+    /// Runs a row, a second time if it fails, and prints its line. A row that starts too late fails.
     pub(crate) fn take(&mut self, row: &Row, mut run: impl FnMut() -> Outcome) {
         let start = Instant::now();
         let is_late = self.within.is_some_and(|within| self.start.elapsed() > within);
@@ -150,7 +150,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace(" | ", " ")
 }
 
-/// Text as an attribute's value. What XML cannot say becomes a question mark.
+/// Escapes text for an attribute's value. Characters that XML does not allow become question marks.
 fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! What a row of the table is.
+//! The definition of a row of the table.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use crate::management::Management;
 use crate::pyverbs::Expected;
 use crate::stage::{Scene, Stage};
 
-/// Programs that run in one way.
+/// Programs that run in one configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// On which of the hosts' devices.
+    /// The device of the hosts.
     pub(crate) device: Device,
-    /// The program and its options, as a reader of the table wants to see them.
+    /// The program and its options, as a reader of the table needs to see them.
     pub(crate) title: String,
-    /// Between which hosts.
+    /// The hosts.
     pub(crate) way: Way,
     /// Whether CI runs it; `--all` runs the others too.
     pub(crate) brief: bool,
@@ -35,7 +35,7 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// What it is called.
+    /// Returns its name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Roce => "rdmux_roce0",
@@ -44,7 +44,7 @@ impl Device {
         }
     }
 
-    /// What `rdmux run --device` takes for it.
+    /// Returns the argument of `rdmux run --device` for it.
     pub(crate) fn option(self) -> &'static str {
         match self {
             Self::Roce => "roce",
@@ -54,14 +54,14 @@ impl Device {
     }
 }
 
-/// Between which hosts the programs of a row run, and by which address.
+/// The hosts and the address between which the programs of a row run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// On one virtual host: through shared memory.
     Ring,
-    /// Between two virtual hosts: over UDP, or with iWARP over TCP, as everything of it.
+    /// Between two virtual hosts: over UDP, or for iWARP over TCP.
     Udp,
-    /// On the default host, by `127.0.0.1`, as a plain user where that can be had.
+    /// On the default host, by `127.0.0.1`, as a plain user if possible.
     Default,
     /// On the default host, by `::1`.
     Loopback6,
@@ -69,9 +69,9 @@ pub(crate) enum Way {
     Wire4,
     /// Between the default hosts of two network namespaces, over IPv6.
     Wire6,
-    /// The same over IPv4, but of one user who has no directory set for either.
+    /// The same over IPv4, but both of one user, who has set no directory for either.
     Namespaces,
-    /// The same of a user without privilege, who has the namespaces in a user namespace.
+    /// The same for a user without privilege, with the namespaces in a user namespace.
     UserNamespaces,
     /// Between two virtual hosts on a fabric that OpenSM manages.
     OpenSm,
@@ -79,12 +79,12 @@ pub(crate) enum Way {
     OwnPorts,
     /// Between two such hosts.
     Ports,
-    /// On hosts of a fabric, which the programs manage or look at.
+    /// On hosts of a fabric, which the programs manage or query.
     Management,
 }
 
 impl Way {
-    /// The two that every program is run in.
+    /// The two in which every program is run.
     pub(crate) const HERE: &[Self] = &[Self::Ring, Self::Udp];
     /// Those over IPv6.
     pub(crate) const IPV6: &[Self] = &[Self::Loopback6, Self::Wire6];
@@ -118,7 +118,7 @@ pub(crate) struct Options {
     pub(crate) brief: &'static [Way],
 }
 
-/// CI runs both rows: what the options do differs between shared memory and the network.
+/// CI runs both rows: the options have different effects on shared memory and on the network.
 pub(crate) const fn both(text: &'static str) -> Options {
     Options { text, brief: Way::HERE }
 }
@@ -145,7 +145,7 @@ pub(crate) enum Run {
     Exchange(Exchange),
     /// One of rdma-core's own tests.
     Pyverbs(Expected),
-    /// A manager of a fabric, or a program that looks at one.
+    /// A manager of a fabric, or a program that queries one.
     Management(Management),
 }
 
@@ -161,13 +161,13 @@ impl Run {
     }
 }
 
-/// How a row ended: well, or why not.
+/// The outcome of a row: success, or why not.
 pub(crate) type Outcome = Result<(), Trouble>;
 
-/// Why a row did not end well.
+/// Why a row did not succeed.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// It cannot be run here and need not: this system forbids what it wants.
+    /// It cannot and need not run here: the operating system forbids what it needs.
     NotHere(String),
     /// It went wrong.
     Failed(anyhow::Error),
@@ -180,7 +180,7 @@ impl From<anyhow::Error> for Trouble {
 }
 
 impl Row {
-    /// A row for each of these ways; brief are those that the exchange names.
+    /// Returns a row for each of these ways; brief are those that the exchange names.
     pub(crate) fn each(ways: &[Way], exchange: &Exchange) -> Vec<Self> {
         let row = |&way| Self {
             device: Device::Roce,

@@ -1,7 +1,7 @@
 //! The hosts between which programs run: two virtual ones, and default ones in network namespaces.
 //!
-//! All of them have runtime directories of their own, so that nothing here meets what else runs on
-//! the machine; the namespaces keep the default hosts' sockets apart too.
+//! All of them have runtime directories of their own, so that they do not meet anything else on
+//! the machine; the namespaces separate the default hosts' sockets too.
 
 mod namespace;
 mod side;
@@ -19,36 +19,36 @@ use crate::ports;
 use crate::process::Process;
 use crate::row::{Device, Row, Trouble, Way};
 
-/// How long a thing may take that is a matter of milliseconds, where many others want the processor too.
+/// The timeout of operations that take milliseconds, on a busy machine.
 pub(crate) const SHORTLY: Duration = Duration::from_secs(30);
 
-/// Everything that rows share.
+/// The state that rows share.
 #[derive(Debug)]
 pub(crate) struct Stage {
     logs: PathBuf,
-    /// Where our program and the shared object lie under the names that programs know, and the
-    /// hosts' runtime directories: a plain user can read it.
+    /// The folder of the program and the shared object, under the names that programs know, and of the
+    /// hosts' runtime directories. A plain user can read it.
     work: PathBuf,
-    /// How many rows have been run.
+    /// The number of rows that have been run.
     rows: u32,
     pair: Option<[Side; 2]>,
     /// Two virtual hosts on a fabric.
     subnet: Option<[Side; 2]>,
-    /// The same, managed by OpenSM on the first.
+    /// Two more, on a fabric that OpenSM manages from the first.
     managed: Option<[Side; 2]>,
     /// Two that have two ports on a fabric.
     ports: Option<[Side; 2]>,
     solo: Option<Side>,
-    /// Whether that is on a fabric.
+    /// Whether that host is on a fabric.
     solo_is_plugged: bool,
     wire: Option<Wire>,
-    /// Two sides in network namespaces of their own, of each whom a row wanted them of.
+    /// Two sides in network namespaces of their own, for each kind of owner that a row needed.
     namespaces: Vec<(Whose, [Side; 2])>,
-    /// The namespaces of whom are on a fabric of the first one.
+    /// The owners whose namespaces are on a fabric of the first one.
     joined: Vec<Whose>,
-    /// The fabric that rows share which only look at one, with its manager.
+    /// The fabric of rows that only query one, with its manager.
     ground: Option<Ground>,
-    /// What pyverbs' own tests said of a device, once they have been run.
+    /// The results of pyverbs' own tests on a device, once they have been run.
     pub(crate) pyverbs: Option<(Device, crate::pyverbs::Results)>,
     /// Programs that hold namespaces open.
     _holders: Vec<Process>,
@@ -62,10 +62,10 @@ struct Wire {
 }
 
 impl Stage {
-    /// `rdmux` is our program, with the shared object beside it.
+    /// Creates a stage. `rdmux` is the program, with the shared object beside it.
     ///
     /// # Errors
-    /// When they are not there or cannot be copied.
+    /// When they do not exist or cannot be copied.
     pub(crate) fn new(rdmux: &Path, logs: &Path) -> Result<Self> {
         fs::create_dir_all(logs).with_context(|| logs.display().to_string())?;
         let work = std::env::temp_dir().join(format!("rdmux-programs-{}", std::process::id()));
@@ -89,10 +89,10 @@ impl Stage {
         })
     }
 
-    /// What a row needs: its hosts, running, a port and places for its output.
+    /// Returns what a row needs: its running hosts, a port and folders for its output.
     ///
     /// # Errors
-    /// When the hosts cannot be had.
+    /// When the hosts cannot be started.
     pub(crate) fn scene(&mut self, row: &Row) -> Result<Scene, Trouble> {
         self.rows += 1;
         let [server, client] = match row.way {
@@ -148,19 +148,19 @@ impl Stage {
         })
     }
 
-    /// The place for files of rows, which is gone afterwards.
+    /// Returns the folder for files of rows, which is removed afterwards.
     pub(crate) fn work(&self) -> &Path {
         &self.work
     }
 
-    /// What the names of a row's logs begin with.
+    /// Returns the prefix of a row's logs.
     fn logs_of(&self, title: &str) -> PathBuf {
         let name = title.chars().map(|c| if c.is_alphanumeric() { c } else { '_' });
         let name: String = name.take(60).collect();
         self.logs.join(format!("{:03}-{name}", self.rows))
     }
 
-    /// A fabric of a row's own, with hosts and without a manager.
+    /// Brings up a fabric for one row, with hosts and without a manager.
     ///
     /// # Errors
     /// When it does not come up.
@@ -168,7 +168,7 @@ impl Stage {
         self.ground_with(shape, &["--no-sm"], title)
     }
 
-    /// A fabric of a row's own, with hosts. The options are those of `rdmux fabric up` for its manager.
+    /// Brings up a fabric for one row, with hosts. The options are those of `rdmux fabric up` for its manager.
     ///
     /// # Errors
     /// When it does not come up.
@@ -185,7 +185,7 @@ impl Stage {
         Ground::up(&self.work.join("rdmux"), dir, shape, options, self.logs_of(title))
     }
 
-    /// A fabric of this shape with a manager, which rows share.
+    /// Returns a fabric of this shape with a manager, which rows share.
     ///
     /// # Errors
     /// When it does not come up.
@@ -210,12 +210,12 @@ impl Stage {
         Ok(ground)
     }
 
-    /// Ends the fabric that rows share: the next row gets another one.
+    /// Shuts down the fabric that rows share: the next row gets another one.
     pub(crate) fn leave_ground(&mut self) {
         self.ground = None;
     }
 
-    /// A multicast group that no other row joins.
+    /// Returns a multicast group that no other row joins.
     fn group(&self) -> String {
         let [.., high, low] = self.rows.to_be_bytes();
         format!("239.{}.{high}.{low}", std::process::id() % 255)
@@ -230,7 +230,7 @@ impl Stage {
         self.pair.clone().context("two virtual hosts")
     }
 
-    /// Two hosts on a fabric with a manager of its own, once their ports are up.
+    /// Returns two hosts on a fabric with a manager of its own, once their ports are up.
     fn subnet(&mut self) -> Result<[Side; 2]> {
         if self.subnet.is_none() {
             let runtime = self.work.join("subnet");
@@ -242,7 +242,7 @@ impl Stage {
         self.subnet.clone().context("two hosts on a fabric")
     }
 
-    /// The same with OpenSM as the manager, on the first host.
+    /// Returns two with OpenSM as the manager, on the first host.
     fn managed(&mut self) -> Result<[Side; 2]> {
         if self.managed.is_none() {
             let runtime = self.work.join("managed");
@@ -270,7 +270,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The same with two ports each, four LIDs for each port, and the partition 0x20 beside the default one.
+    /// Returns two with two ports each, four LIDs for each port, and the partition 0x20 in addition to the default one.
     fn ports(&mut self) -> Result<[Side; 2]> {
         const PARTITIONS: &str = "Default=0x7fff, ipoib: ALL=full;\nLab=0x20: ALL=full;\n";
         if self.ports.is_none() {
@@ -287,7 +287,7 @@ impl Stage {
         self.ports.clone().context("two hosts with two ports")
     }
 
-    /// The default host is on a fabric of its own from now on.
+    /// Attaches the default host to a fabric of its own.
     fn plug_solo(&mut self, solo: &Side) -> Result<()> {
         if !self.solo_is_plugged {
             bring_up_fabric(std::slice::from_ref(solo), &[])?;
@@ -304,7 +304,7 @@ impl Stage {
                     self._holders.push(held.into_process());
                     enter
                 }
-                // The default host of the machine will do, if nobody else runs one.
+                // The machine's default host suffices, if no other process runs one.
                 Err(_) => Vec::new(),
             };
             self.solo = Some(Side::default_host(&self.work, "solo", enter, true)?);
@@ -319,7 +319,7 @@ impl Stage {
             match self.make_wire(ends, &mut sides) {
                 Ok(wire) => self.wire = Some(wire),
                 Err(e) => {
-                    // The next row begins anew.
+                    // The next row starts anew.
                     for side in &sides {
                         let _ = side.rdmux(&["host", "down"]);
                     }
@@ -330,13 +330,13 @@ impl Stage {
         Ok(self.wire.as_ref().context("no wire")?)
     }
 
-    /// Two namespaces with a wire between them.
+    /// Creates two namespaces with a wire between them.
     fn ends(&self, whose: Whose) -> Result<[namespace::Held; 2], Trouble> {
         namespace::wire(&self.logs, whose)
             .map_err(|e| Trouble::NotHere(format!("no network namespaces: {e:#}")))
     }
 
-    /// Starts the default hosts at both ends, which are `sides` then.
+    /// Starts the default hosts at both ends, and adds them to `sides`.
     fn make_wire(&mut self, ends: [namespace::Held; 2], sides: &mut Vec<Side>) -> Result<Wire> {
         for (name, end) in ["left", "right"].into_iter().zip(ends) {
             sides.push(Side::default_host(&self.work, name, end.enter(), false)?);
@@ -347,14 +347,14 @@ impl Stage {
         Ok(Wire { v4: at(namespace::V4)?, v6: at(namespace::V6)? })
     }
 
-    /// The default hosts of two namespaces of one user, who keeps them where hosts usually are. That such a host comes up is a
-    /// part of what is shown.
+    /// Returns the default hosts of two namespaces of one user, in the usual directories. That such a host comes up is
+    /// part of the test.
     fn namespaces(&mut self, whose: Whose) -> Result<[Side; 2], Trouble> {
         if let Some((_, sides)) = self.namespaces.iter().find(|(of, _)| *of == whose) {
             return Ok(sides.clone());
         }
         let ends = self.ends(whose)?;
-        // A plain user's are where that one finds them without any variable.
+        // A plain user's host is found without any variable.
         let runtime = match whose {
             Whose::Ours => Some(self.work.join("usual")),
             Whose::PlainUsers => None,
@@ -370,8 +370,8 @@ impl Stage {
         Ok(sides)
     }
 
-    /// The same on a fabric that the first host's machine has, and the second one's has joined, once their ports are up. A plain user's is
-    /// managed by OpenSM, which runs on the first host.
+    /// Returns them on a fabric of the first host's machine, which the second one's has joined, once their ports are up. OpenSM, on
+    /// the first host, manages that of a plain user.
     fn joined(&mut self, whose: Whose) -> Result<[Side; 2], Trouble> {
         let sides = self.namespaces(whose)?;
         if self.joined.contains(&whose) {
@@ -424,7 +424,7 @@ impl Drop for Stage {
     }
 }
 
-/// Brings a fabric with a manager up, which has these options, and waits until the ports of these hosts are active.
+/// Brings a fabric with a manager up, with these options, and waits until the ports of these hosts are active.
 fn bring_up_fabric(sides: &[Side], manager: &[&str]) -> Result<()> {
     sides[0].rdmux(&[&["fabric", "up", "--shape", "switch:4"], manager].concat())?;
     wait_for_ports(sides)
@@ -442,11 +442,11 @@ fn wait_for_ports(sides: &[Side]) -> Result<()> {
     Ok(())
 }
 
-/// What one row has.
+/// The environment of one row.
 #[derive(Debug)]
 pub(crate) struct Scene {
     pub(crate) device: Device,
-    /// What had crossed the wire before, of those who count it.
+    /// The bytes that had crossed the wire before, if they are counted.
     crossed: Option<u64>,
     pub(crate) server: Side,
     pub(crate) client: Side,
@@ -457,26 +457,26 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A folder that goes with the row.
+    /// Returns a folder that is removed with the row.
     pub(crate) fn scratch(&self) -> &Path {
         &self.scratch
     }
 
-    /// How many bytes have crossed the wire between the sides since the row began.
+    /// Returns how many bytes have crossed the wire between the sides since the row began.
     ///
     /// # Errors
-    /// When the sides have none whose bytes are counted.
+    /// When the sides have no wire with counters.
     pub(crate) fn crossed(&self) -> Result<u64> {
         let now = self.server.crossed().zip(self.crossed);
         now.map(|(now, before)| now.saturating_sub(before)).context("no wire that counts")
     }
 
-    /// The words of a command line, with what stands for the row's own things put in.
+    /// Returns the words of a command line, with the placeholders replaced.
     pub(crate) fn fill(&self, side: &Side, line: &str) -> String {
-        // Others than RoCE have one that is no address.
+        // Devices other than RoCE have one that is no address.
         let gid = if self.device == Device::Roce { side.gid_index } else { 0 };
         let server_gid = match line.contains("{server_gid}") {
-            // A program that is told so says what is wrong.
+            // The program's output then shows the error.
             true => self.server.gid(self.device).unwrap_or_else(|e| format!("no GID: {e:#}")),
             false => String::new(),
         };

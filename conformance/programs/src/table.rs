@@ -17,7 +17,7 @@ mod ucx;
 use crate::pyverbs;
 use crate::row::Row;
 
-/// The rows, in the order in which they are run.
+/// Returns the rows, in the order in which they are run.
 pub(crate) fn table() -> Vec<Row> {
     let mut rows = roce();
     let iwarp = iwarp::rows(&rows);
@@ -32,7 +32,7 @@ pub(crate) fn table() -> Vec<Row> {
     rows
 }
 
-/// Those on RoCE.
+/// Returns those of RoCE.
 fn roce() -> Vec<Row> {
     [
         ibverbs_utils::rows(),
@@ -64,8 +64,8 @@ mod tests {
         assert_eq!(rows.iter().collect::<BTreeSet<_>>().len(), rows.len());
     }
 
-    /// What CI must have with at least one row: each program and each place on each device, each option, and each test of
-    /// which a program has many.
+    /// Returns the features of a row, each of which CI must cover with at least one row: the program and the place on its device, each
+    /// option, and each test of a program that has many.
     fn features(row: &Row) -> Vec<String> {
         let device = row.device.name();
         let words: Vec<&str> = row.title.split(' ').collect();

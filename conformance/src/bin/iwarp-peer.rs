@@ -1,4 +1,4 @@
-//! A scripted peer of iWARP against a process on `rdmux`, which is this one. All its rows together take seconds, so all are
+//! A scripted peer of iWARP against `rdmux`, which runs in this process. All its rows together take seconds, so all are
 //! brief.
 #![forbid(unsafe_code)]
 

@@ -112,7 +112,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What can be run.
+/// A check that can be run.
 trait Runs {
     fn link(&self) -> Link;
     fn rows(&self) -> Vec<String>;
@@ -164,7 +164,7 @@ fn run(guest: &Guest, n: u16, check: &impl Runs, strict: bool) -> bool {
         outcomes = attempt(guest, n, check);
     }
     let mut clean = rows.len() == outcomes.len();
-    // What the check took, shared out among its rows.
+    // The time of the check, divided among its rows.
     let each = start.elapsed().as_secs_f64() / rows.len().max(1) as f64;
     for (row, outcome) in rows.iter().zip(outcomes) {
         match outcome {

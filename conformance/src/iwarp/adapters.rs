@@ -1,14 +1,14 @@
-//! Peers as the adapters that are not at hand, in both roles: what their drivers send by default, and what
-//! they make of ours.
+//! Peers with the behaviour of adapters that are not available, in both roles: what their drivers send by default, and how
+//! they respond to rdmux.
 //!
 //! | | siw | cxgb4 | irdma |
 //! |---|---|---|---|
 //! | offers as initiator | nothing, or Write and Read | Read | Write and Read |
 //! | chooses as responder | Write | Read | Read |
-//! | without A | serves | serves | refuses |
-//! | CRC | if asked | asks | asks |
-//! | markers | refuses | gives none | gives |
-//! | an older peer | does not try again | tries again with revision 1 | |
+//! | a request without A | accepts | accepts | refuses |
+//! | CRC | if the peer asks | asks | asks |
+//! | markers | refuses | sends none | sends |
+//! | an older peer | does not retry | retries with revision 1 | |
 
 use anyhow::{Result, ensure};
 use rdmux::cm::EventKind;
@@ -33,7 +33,7 @@ fn with_crc() -> Cell {
 pub(super) fn rows() -> Vec<Row> {
     let up = Outcome::Up;
     let mut rows = Vec::new();
-    // We ask: who, with or without peer-to-peer, the answer, what comes of it.
+    // rdmux connects: the adapter, with or without peer-to-peer, the reply, the outcome.
     for (who, mode, cell, answer, outcome) in [
         ("siw", true, Cell::plain(), WRITE, up(Some(Rtr::Write))),
         ("siw", false, Cell::plain(), NOTHING, up(None)),
@@ -47,7 +47,7 @@ pub(super) fn rows() -> Vec<Row> {
             we_ask(hosts, &cell, mode, Speaks::V2(answer), outcome)
         }));
     }
-    // The peer asks.
+    // The peer connects.
     for (who, cell, request, rtr) in [
         ("siw", Cell::plain(), Speaks::V2(NOTHING), None),
         ("siw, peer-to-peer on", Cell::plain(), Speaks::V2(WRITE_OR_READ), Some(Rtr::Write)),
@@ -92,7 +92,7 @@ fn markers() -> Cell {
     Cell { their_markers: true, ..with_crc() }
 }
 
-/// Takes the request of a connection that we ask for.
+/// Receives the request of a connection that rdmux initiates.
 fn asked(
     hosts: &Hosts,
     peer_to_peer: bool,
@@ -190,7 +190,7 @@ fn no_markers(hosts: &Hosts) -> Result<()> {
     Ok(())
 }
 
-/// The peer answers with these depths, IRD and ORD, and wants a Read first.
+/// The peer replies with these depths, IRD and ORD, and chooses a Read as the first frame.
 fn depths(hosts: &Hosts, [ird, ord]: [u16; 2], fault: Option<Fault>) -> Result<()> {
     let (end, _, mut wire, _) = asked(hosts, true)?;
     let mut reply = Speaks::V2(READ).said(Kind::Reply, Flags::CRC);

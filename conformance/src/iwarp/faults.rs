@@ -1,8 +1,8 @@
-//! Peers that break the rules, and peers that say nothing.
+//! Peers that break the rules, and silent peers.
 //!
-//! Once a stream is a queue pair's, every fault has its Terminate (RFC 5040, section 7; RFC 5041, section 8; RFC 5044,
-//! section 8), then the stream ends, the program hears of it, and no memory was written that the peer
-//! had no right to.
+//! Once a queue pair has the stream, every fault has its Terminate (RFC 5040, section 7; RFC 5041, section 8; RFC 5044,
+//! section 8), then the stream ends, the program gets an event, and no memory was written that the peer
+//! had no right to write.
 
 use anyhow::{Context as _, Result, ensure};
 use rdmux::QpEvent;
@@ -20,10 +20,10 @@ use super::matrix::{Bits, Speaks};
 use super::ours::{BUFFER, DEPTH, End, Hosts, Settings};
 use super::wire::{Wire, listen};
 
-/// What a peer does to a connection that is up.
+/// The peer's action on an established connection.
 type Act = fn(&mut Wire, &End) -> Result<()>;
 
-/// Of a connection that is up: the name, what the peer does, the Terminate, the asynchronous event.
+/// A case on an established connection: the name, the peer's action, the Terminate, the asynchronous event.
 type Case = (&'static str, Act, Fault, Option<QpEvent>);
 
 /// The length of a region, and one byte more.
@@ -34,7 +34,7 @@ const FATAL: Option<QpEvent> = Some(QpEvent::Fatal);
 const ACCESS: Option<QpEvent> = Some(QpEvent::AccessErr);
 const REQUEST: Option<QpEvent> = Some(QpEvent::ReqErr);
 
-/// Frames that are wrong.
+/// Invalid frames.
 const FRAMES: &[Case] = &[
     (
         "an ULPDU too short for a header",
@@ -164,7 +164,7 @@ const FRAMES: &[Case] = &[
     ),
 ];
 
-/// Start-up frames that are none, which the listener resets.
+/// Invalid requests, which the listener resets.
 const REQUESTS: &[(&str, &[u8])] = &[
     ("HTTP", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
     ("a wrong last letter of the key", b"MPA ID Req Framf\0\x01\0\0"),
@@ -175,7 +175,7 @@ const REQUESTS: &[(&str, &[u8])] = &[
     ("S without what it announces", b"MPA ID Req Frame\x10\x02\0\x02ab"),
 ];
 
-/// Replies that are none, to which a Terminate with code 4 is the answer.
+/// Invalid replies, which are answered by a Terminate with code 4.
 const REPLIES: &[(&str, &[u8])] = &[
     ("HTTP", b"HTTP/1.1 400 Bad Request\r\n\r\n"),
     ("a request", b"MPA ID Req Frame\0\x01\0\0"),
@@ -236,9 +236,9 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-// ---- connections that are up
+// ---- established connections
 
-/// A connection that the peer asked for, the active side first.
+/// Establishes a connection that the peer initiates, in which the active side must send first.
 fn connected(hosts: &Hosts, settings: Settings) -> Result<(Wire, End)> {
     let ours = hosts.with(settings)?;
     let listener = ours.listen()?;
@@ -277,14 +277,14 @@ fn bad_frame(
     end.is_broken_cleanly()
 }
 
-/// A frame with these control bytes, and nothing in the other fields.
+/// Sends a frame with these control bytes, and zeros in the other fields.
 fn raw(wire: &mut Wire, ddp: u8, rdmap: u8) -> Result<()> {
     let mut ulpdu = [0; Header::MAX_LEN + 8];
     ulpdu[..2].copy_from_slice(&[ddp, rdmap]);
     wire.send_ulpdu(&[&ulpdu])
 }
 
-/// A Send of eight bytes with a header that was changed.
+/// Sends a Send of eight bytes with a changed header.
 fn send(wire: &mut Wire, change: fn(&mut Untagged)) -> Result<()> {
     let mut header = wire.untagged(Opcode::Send);
     if let Model::Untagged(untagged) = &mut header.model {
@@ -332,13 +332,13 @@ fn read(wire: &mut Wire, stag: Stag, to: u64, len: u32) -> Result<()> {
     wire.send_ulpdu(&[&request])
 }
 
-/// One more than are served at a time, in one segment of TCP.
+/// Sends one Read more than are served at a time, in one TCP segment.
 fn many_reads(wire: &mut Wire, end: &End) -> Result<()> {
     let (stag, to) = (end.remote.rkey().into(), end.remote.addr());
     let mut bytes = Vec::new();
     for _ in 0..=DEPTH {
         let request = read_request(wire, stag, to, BUFFER.try_into()?);
-        bytes.extend(wire.frame(&[&request])); // without markers, frames do not depend on where they are
+        bytes.extend(wire.frame(&[&request])); // without markers, frames do not depend on their position
     }
     wire.send(&bytes)
 }
@@ -396,7 +396,7 @@ fn bad_reply(hosts: &Hosts, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A connection that the peer asked for, which we have accepted and which waits for a Write.
+/// Establishes a connection that the peer initiates, which rdmux has accepted and which awaits a Write.
 fn accepted(hosts: &Hosts, settings: Settings) -> Result<(Wire, End)> {
     let ours = hosts.with(settings)?;
     let listener = ours.listen()?;
@@ -420,9 +420,9 @@ fn bad_rtr(hosts: &Hosts) -> Result<()> {
     Ok(())
 }
 
-// ---- ends
+// ---- ends of streams
 
-/// The peer sends so many bytes of a frame, and goes.
+/// The peer sends so many bytes of a frame, and ends or resets the stream.
 fn ends(hosts: &Hosts, bytes: usize, reset: bool) -> Result<()> {
     let (mut wire, end) = connected(hosts, Settings::default())?;
     wire.send_message()?;
@@ -452,7 +452,7 @@ fn terminated(hosts: &Hosts) -> Result<()> {
     end.is_broken()
 }
 
-/// No byte of the peer's comes with another.
+/// Every byte of the peer arrives separately.
 fn byte_by_byte(hosts: &Hosts) -> Result<()> {
     for settings in
         [Settings::default(), Settings { crc: true, markers: "ask", ..Settings::default() }]
@@ -476,7 +476,7 @@ fn byte_by_byte(hosts: &Hosts) -> Result<()> {
     Ok(())
 }
 
-// ---- silence
+// ---- silent peers
 
 const SHORT_TIMEOUTS: Settings =
     Settings { crc: false, markers: "give", revision: 2, short_timeouts: true };

@@ -1,8 +1,8 @@
 //! The matrix of MPA's start-up: revisions, peer-to-peer (A), the kinds of first frame that are offered or
 //! chosen (B, C, D), each with and without CRCs and markers on either side.
 //!
-//! A row is one of the former; its cells, each a connection of its own over which messages go both ways,
-//! are the latter.
+//! A row is a combination of the former. Its cells are those of the latter, each a connection with messages in both
+//! directions.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use super::Row;
 use super::ours::{DEPTH, End, Hosts, OURS, Settings, THEIRS};
 use super::wire::{Rtr, Said, Wire, listen};
 
-/// The bits that RFC 6581 adds.
+/// The flags that RFC 6581 adds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bits {
     pub(super) a: bool,
@@ -26,7 +26,7 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// All sixteen.
+    /// Returns all sixteen combinations.
     fn all() -> impl Iterator<Item = Self> {
         let bit = |n: u8, at: u8| n >> at & 1 == 1;
         (0..16).map(move |n| Self { a: bit(n, 3), b: bit(n, 2), c: bit(n, 1), d: bit(n, 0) })
@@ -52,12 +52,12 @@ impl fmt::Display for Bits {
     }
 }
 
-/// What a start-up frame of the peer says, but for what the cells say.
+/// The contents of the peer's start-up frame, apart from those that the cells vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaks {
     /// Revision 1.
     V1,
-    /// Revision 2 without S, so without more.
+    /// Revision 2 without S, and so without the other flags.
     V2Plain,
     /// Revision 2.
     V2(Bits),
@@ -84,12 +84,12 @@ impl fmt::Display for Speaks {
     }
 }
 
-/// What must come of it.
+/// The expected outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// A connection, in which this frame comes first, or none in particular.
+    /// A connection with this first frame, or none in particular.
     Up(Option<Rtr>),
-    /// A Terminate that says this.
+    /// A Terminate with this error.
     Terminated(Fault),
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// CRCs and markers as both sides want them.
+/// The CRC and marker flags of both sides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     pub(super) settings: Settings,
@@ -134,7 +134,7 @@ impl Cell {
         self.settings.markers == "ask"
     }
 
-    /// How frames to and from the peer look. There are CRCs if either side wants them (RFC 5044, section 7.1.1).
+    /// Returns the framing of frames to and from the peer. There are CRCs if either side wants them (RFC 5044, section 7.1.1).
     fn framings(&self) -> (Framing, Framing) {
         let crc = self.settings.crc || self.their_crc;
         let to_peer = Framing { crc, markers: self.their_markers };
@@ -142,20 +142,20 @@ impl Cell {
     }
 }
 
-/// What a responder's answer must come to when we asked.
+/// Returns the expected outcome of a responder's reply to rdmux.
 fn when_we_ask(peer_to_peer: bool, answer: Speaks) -> Outcome {
     let Speaks::V2(bits) = answer else { return Outcome::Up(None) };
     match bits {
         _ if !peer_to_peer => Outcome::Up(None),
         Bits { a: false, .. } => Outcome::Up(None),
-        // We offer a Write and a Read.
+        // rdmux offers a Write and a Read.
         Bits { c: true, .. } => Outcome::Up(Some(Rtr::Write)),
         Bits { d: true, .. } => Outcome::Up(Some(Rtr::Read)),
         _ => Outcome::Terminated(Fault::MpaNoMatchingRtr),
     }
 }
 
-/// The first frame that we must choose when the peer asks. When it offers none, a Write, as siw does.
+/// Returns the first frame that rdmux must choose as the responder. If the peer offers none, a Write, as siw does.
 fn when_they_ask(request: Speaks) -> Option<Rtr> {
     match request {
         Speaks::V2(Bits { a: true, c: true, .. }) => Some(Rtr::Write),
@@ -166,7 +166,7 @@ fn when_they_ask(request: Speaks) -> Option<Rtr> {
     }
 }
 
-/// The rows.
+/// Returns the rows.
 pub(super) fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     let v2 = || Bits::all().map(Speaks::V2);
@@ -209,7 +209,7 @@ fn each(cells: impl Iterator<Item = Cell>, run: impl Fn(&Cell) -> Result<()>) ->
     Ok(())
 }
 
-/// We connect, and the peer answers.
+/// rdmux connects, and the peer replies.
 pub(super) fn we_ask(
     hosts: &Hosts,
     cell: &Cell,
@@ -268,7 +268,7 @@ pub(super) fn we_ask(
     }
 }
 
-/// The peer connects, and we answer.
+/// The peer connects, and rdmux replies.
 pub(super) fn they_ask(
     hosts: &Hosts,
     cell: &Cell,
@@ -314,7 +314,7 @@ pub(super) fn they_ask(
     over(&end, wire)
 }
 
-/// We disconnect, and the peer sees the end of the stream and nothing else.
+/// rdmux disconnects, and the peer sees the end of the stream and nothing else.
 fn over(end: &End, mut wire: Wire) -> Result<()> {
     end.no_event()?;
     end.id.disconnect()?;

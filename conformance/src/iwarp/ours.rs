@@ -1,4 +1,4 @@
-//! The side on `rdmux`: hosts of this process's own with an iWARP device, and the ends of their
+//! The side on `rdmux`: hosts in this process with an iWARP device, and the ends of their
 //! connections.
 
 use std::cell::RefCell;
@@ -12,32 +12,32 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rdmux::cm::{ConnParam, Event, EventChannel, EventKind, Id, PortSpace};
 use rdmux::{Access, AsyncEvent, Context, DeviceKind, Mr, Qp, QpEvent, QpState, QpType, SendWr};
 
-/// How long anything may take that takes a moment.
+/// The timeout of operations that take a moment.
 pub const WAIT: Duration = Duration::from_secs(20);
 
-/// RDMA Reads that we serve, and have outstanding.
+/// The RDMA Reads that rdmux serves, and has outstanding.
 pub const DEPTH: u8 = 4;
 
-/// What our programs say when they connect or accept.
+/// The private data of rdmux's programs.
 pub const OURS: &[u8] = b"from rdmux";
-/// What the peer says.
+/// The private data of the peer.
 pub const THEIRS: &[u8] = b"from the peer";
 
-/// Longer than what is between two markers.
+/// Longer than the interval between two markers.
 const MESSAGE: usize = 1300;
 /// The length of an end's buffers.
 pub const BUFFER: usize = 4096;
 
-/// What is configured.
+/// The configuration of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Settings {
-    /// Whether we ask for CRCs.
+    /// Whether the host asks for CRCs.
     pub crc: bool,
-    /// As in the configuration file.
+    /// The value in the configuration file.
     pub markers: &'static str,
-    /// Of MPA, as the initiator.
+    /// The revision of MPA, as the initiator.
     pub revision: u8,
-    /// Whether time is up in a moment where it usually is in seconds.
+    /// Whether timeouts that are usually seconds are very short.
     pub short_timeouts: bool,
 }
 
@@ -47,12 +47,12 @@ impl Default for Settings {
     }
 }
 
-/// Hosts by what is configured; each is started when it is first wanted.
+/// Hosts by configuration; each is started when it is first needed.
 #[derive(Default)]
 pub struct Hosts(RefCell<BTreeMap<Settings, Rc<Ours>>>);
 
 impl Hosts {
-    /// The host with these settings.
+    /// Returns the host with these settings.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -65,7 +65,7 @@ impl Hosts {
         Ok(ours)
     }
 
-    /// The host with the defaults.
+    /// Returns the host with the defaults.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -100,7 +100,7 @@ impl Ours {
         Ok(Self { context: context? })
     }
 
-    /// Listens on a port that is free.
+    /// Listens on a free port.
     ///
     /// # Errors
     /// When it cannot.
@@ -113,7 +113,7 @@ impl Ours {
         Ok(Listener { channel, _id: id, at })
     }
 
-    /// Asks for a connection.
+    /// Connects to a peer.
     ///
     /// # Errors
     /// When it cannot.
@@ -139,10 +139,10 @@ fn param() -> ConnParam {
     ConnParam { private_data, ..depths }
 }
 
-/// The next event of a channel.
+/// Returns the next event of a channel.
 ///
 /// # Errors
-/// When none comes.
+/// When there is none in time.
 pub fn next(channel: &EventChannel) -> Result<Event> {
     channel.next(Some(WAIT))?.context("no event")
 }
@@ -152,12 +152,12 @@ pub struct Listener {
     /// Its events.
     pub channel: EventChannel,
     _id: Id,
-    /// Where it listens.
+    /// Its address.
     pub at: SocketAddr,
 }
 
 impl Listener {
-    /// Takes a request, and accepts it with a receive posted. Returns whether it is peer-to-peer, too.
+    /// Takes a request, and accepts it with a receive posted. Also returns whether it is peer-to-peer.
     ///
     /// # Errors
     /// When it cannot.
@@ -178,18 +178,18 @@ pub struct End {
     pub id: Id,
     /// Its queue pair.
     pub qp: Qp,
-    /// What it receives into, with 256 bytes on either side that nobody may write.
+    /// Its receive buffer, with guard areas of 256 bytes on either side that must not be written.
     pub buffer: Mr,
-    /// What the peer may read, write and do atomics on.
+    /// Memory that the peer may read, write and do atomics on.
     pub remote: Mr,
-    /// What the peer may only read.
+    /// Memory that the peer may only read.
     pub read_only: Mr,
     channel: EventChannel,
 }
 
-/// The bytes that nobody may write on either side of a receive.
+/// The size of the guard areas on either side of a receive.
 const GUARD: usize = 256;
-/// What untouched memory has.
+/// The value of untouched memory.
 const UNTOUCHED: u8 = 0xa5;
 
 impl End {
@@ -220,23 +220,23 @@ impl End {
         Ok(self.qp.post_recv(1, &[self.buffer.slice(GUARD..GUARD + len)])?)
     }
 
-    /// The next event, which must be of this kind.
+    /// Returns the next event, which must be of this kind.
     ///
     /// # Errors
-    /// When it is not, or none comes.
+    /// When it is not, or there is none in time.
     pub fn event(&self, kind: EventKind) -> Result<Event> {
         Ok(next(&self.channel)?.expect(kind, "do the next step")?)
     }
 
-    /// The next event, whatever it is.
+    /// Returns the next event, of any kind.
     ///
     /// # Errors
-    /// When none comes.
+    /// When there is none in time.
     pub fn any_event(&self) -> Result<Event> {
         next(&self.channel)
     }
 
-    /// There must be no event.
+    /// Checks that there is no event.
     ///
     /// # Errors
     /// When there is one.
@@ -247,7 +247,7 @@ impl End {
         }
     }
 
-    /// Sends what [`is_message`] knows.
+    /// Sends a message that [`is_message`] recognises.
     ///
     /// # Errors
     /// When it cannot.
@@ -258,10 +258,10 @@ impl End {
         Ok(())
     }
 
-    /// Receives what [`message`] is.
+    /// Receives the [`message`].
     ///
     /// # Errors
-    /// When something else came, or nothing.
+    /// When something else arrived, or nothing.
     pub fn receive(&self) -> Result<()> {
         let done = self.qp.recv_cq().wait_one(Some(WAIT))?;
         let len = usize::try_from(done.byte_len)?;
@@ -269,10 +269,10 @@ impl End {
         Ok(())
     }
 
-    /// Asynchronous events of our queue pair, while there are some.
+    /// Returns the next asynchronous event of this end's queue pair.
     ///
     /// # Errors
-    /// When none comes in time.
+    /// When there is none in time.
     pub fn async_event(&self, context: &Context) -> Result<QpEvent> {
         loop {
             match context.next_event(Some(WAIT))?.context("no asynchronous event")? {
@@ -282,7 +282,7 @@ impl End {
         }
     }
 
-    /// The queue pair must be in the error state.
+    /// Checks that the queue pair is in the error state.
     ///
     /// # Errors
     /// When it is not.
@@ -291,7 +291,7 @@ impl End {
         Ok(())
     }
 
-    /// The same, and no memory written that nobody may write.
+    /// Checks the same, and that no guarded memory was written.
     ///
     /// # Errors
     /// When that is not so.
@@ -310,12 +310,12 @@ impl End {
     }
 }
 
-/// A message with bytes of all values.
+/// Returns a message with bytes of all values.
 pub fn message() -> Vec<u8> {
     (0..=u8::MAX).cycle().take(MESSAGE).collect()
 }
 
-/// Whether it is that message.
+/// Returns whether this is that message.
 pub fn is_message(bytes: &[u8]) -> bool {
     bytes == message()
 }

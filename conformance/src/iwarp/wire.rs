@@ -1,4 +1,4 @@
-//! The peer's end of a stream: start-up frames and frames, written and read by hand.
+//! The peer's end of a stream: start-up frames and FPDUs, written and parsed by the test.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,23 +17,23 @@ use socket2::SockRef;
 
 use super::ours::{WAIT, is_message, message};
 
-/// A start-up frame, as it is or will be.
+/// A start-up frame, received or to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     /// Request or reply.
     pub kind: Kind,
-    /// Its flags but for S.
+    /// Its flags except S.
     pub flags: Flags,
     /// 1 or 2.
     pub revision: u8,
     /// Of revision 2.
     pub enhanced: Option<Enhanced>,
-    /// Whatever it is.
+    /// Arbitrary bytes.
     pub private_data: Vec<u8>,
 }
 
 impl Said {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let Self { kind, flags, revision, enhanced, ref private_data } = *self;
         let startup = Startup { kind, flags, revision, enhanced, private_data };
@@ -54,12 +54,12 @@ pub enum Rtr {
     Read,
 }
 
-/// A port where the peer listens.
+/// Opens a port where the peer listens.
 ///
 /// # Errors
-/// When there is none.
+/// When no port is free.
 pub fn listen() -> Result<(TcpListener, SocketAddr)> {
-    // Not the loopback address itself, by which a host means itself.
+    // Not 127.0.0.1 itself, which a host resolves to its own address.
     let listener = TcpListener::bind((Ipv4Addr::new(127, 79, 0, 1), 0))?;
     let at = listener.local_addr()?;
     Ok((listener, at))
@@ -69,11 +69,11 @@ pub fn listen() -> Result<(TcpListener, SocketAddr)> {
 pub struct Wire {
     tcp: TcpStream,
     input: Vec<u8>,
-    /// How what comes is framed, and where it is.
+    /// The framing of received frames, and the position in the stream.
     rx: (Framing, u64),
-    /// The same of what goes.
+    /// The same for sent frames.
     tx: (Framing, u64),
-    /// The next message of each queue.
+    /// The number of the next message of each queue.
     msn: [u32; 4],
     dribbles: bool,
 }
@@ -82,15 +82,15 @@ impl Wire {
     /// Connects.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// When there is no listener.
     pub fn connect(to: SocketAddr) -> Result<Self> {
         Self::new(TcpStream::connect_timeout(&to, WAIT)?)
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
-    /// When none comes.
+    /// When there is none in time.
     pub fn accept(listener: &TcpListener) -> Result<Self> {
         listener.set_nonblocking(true)?;
         let until = Instant::now() + WAIT;
@@ -116,7 +116,7 @@ impl Wire {
         Ok(Self { tcp, input: Vec::new(), rx: none, tx: none, msn: [1; 4], dribbles: false })
     }
 
-    /// What both have agreed on.
+    /// Sets the negotiated framing.
     pub fn agree(&mut self, rx: Framing, tx: Framing) {
         (self.rx, self.tx) = ((rx, 0), (tx, 0));
     }
@@ -133,12 +133,12 @@ impl Wire {
         Ok(())
     }
 
-    /// From now on every byte is sent by itself.
+    /// Sends every byte separately from now on.
     pub fn dribbles(&mut self) {
         self.dribbles = true;
     }
 
-    /// Ends our half.
+    /// Ends the peer's half of the stream.
     ///
     /// # Errors
     /// When the stream is broken.
@@ -149,12 +149,12 @@ impl Wire {
     /// Resets the stream.
     ///
     /// # Errors
-    /// When the kernel does not let us.
+    /// When the kernel does not allow it.
     pub fn reset(self) -> Result<()> {
         Ok(SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO))?)
     }
 
-    /// Reads what is there; a stop and continuation of this process is no reason to end
+    /// Reads available bytes. Restarts if this process was stopped and continued, which interrupts the call
     /// (signal(7), on sockets with a timeout).
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         loop {
@@ -174,10 +174,10 @@ impl Wire {
         Ok(())
     }
 
-    /// The start-up frame that comes.
+    /// Receives a start-up frame.
     ///
     /// # Errors
-    /// When something else comes, or nothing.
+    /// When something else arrives, or nothing.
     pub fn startup(&mut self) -> Result<Said> {
         while Startup::need(&self.input)? > self.input.len() {
             self.more()?;
@@ -195,10 +195,10 @@ impl Wire {
         Ok(said)
     }
 
-    /// The ULPDU of the next frame. Its CRC and markers are checked as agreed.
+    /// Returns the ULPDU of the next frame. Checks its CRC and markers as negotiated.
     ///
     /// # Errors
-    /// When it is wrong, or none comes.
+    /// When it is invalid, or there is none in time.
     pub fn ulpdu(&mut self) -> Result<Vec<u8>> {
         let (framing, position) = self.rx;
         loop {
@@ -213,7 +213,7 @@ impl Wire {
         }
     }
 
-    /// The next segment.
+    /// Returns the next segment.
     ///
     /// # Errors
     /// As [`Wire::ulpdu`].
@@ -233,7 +233,7 @@ impl Wire {
         self.send(&bytes)
     }
 
-    /// The frame that would be sent next.
+    /// Returns the frame that would be sent next.
     pub fn frame(&self, pieces: &[&[u8]]) -> Vec<u8> {
         let (framing, position) = self.tx;
         let len = pieces.iter().map(|piece| piece.len()).sum();
@@ -242,7 +242,7 @@ impl Wire {
         bytes
     }
 
-    /// The next header of an untagged message.
+    /// Returns the next header of an untagged message.
     pub fn untagged(&mut self, opcode: Opcode) -> Header {
         let qn = opcode.queue().unwrap_or_default();
         let msn = &mut self.msn[usize::try_from(qn).unwrap_or_default() % 4];
@@ -259,7 +259,7 @@ impl Wire {
         self.send_ulpdu(&[&header.to_buf(), payload])
     }
 
-    /// Sends [`message`], in segments that TCP may cut anywhere.
+    /// Sends [`message`], in segments that TCP may split anywhere.
     ///
     /// # Errors
     /// When the stream is broken.
@@ -281,7 +281,7 @@ impl Wire {
     /// Receives [`message`], which is the `msn`-th Send.
     ///
     /// # Errors
-    /// When something else comes.
+    /// When something else arrives.
     pub fn receive_message(&mut self, msn: u32) -> Result<()> {
         let mut message = Vec::new();
         loop {
@@ -301,7 +301,7 @@ impl Wire {
     /// Receives the first frame of peer-to-peer mode, and answers a Read.
     ///
     /// # Errors
-    /// When something else comes.
+    /// When something else arrives.
     pub fn take_rtr(&mut self, kind: Rtr) -> Result<()> {
         let (header, payload) = self.segment()?;
         let opcode = match kind {
@@ -320,10 +320,10 @@ impl Wire {
         self.send_segment(&Header::new(Opcode::ReadResponse, Model::Tagged(to)), &[])
     }
 
-    /// Sends the first frame of peer-to-peer mode, and takes the answer to a Read.
+    /// Sends the first frame of peer-to-peer mode, and receives the response to a Read.
     ///
     /// # Errors
-    /// When another answer comes.
+    /// When another response arrives.
     pub fn send_rtr(&mut self, kind: Rtr) -> Result<()> {
         let frame = match kind {
             Rtr::Send => rtr::send(self.tx.0),
@@ -345,10 +345,10 @@ impl Wire {
         Ok(())
     }
 
-    /// What the other end says is wrong. Other frames before it are passed over.
+    /// Returns the error of the other end's Terminate. Skips other frames before it.
     ///
     /// # Errors
-    /// When it ends without a word.
+    /// When the stream ends without a Terminate.
     pub fn fault(&mut self) -> Result<Fault> {
         loop {
             let (header, payload) = self.segment()?;
@@ -358,7 +358,7 @@ impl Wire {
         }
     }
 
-    /// The other end must end the stream, or reset it, without another byte.
+    /// Checks that the other end ends the stream, or resets it, without another byte.
     ///
     /// # Errors
     /// When it does not.

@@ -1,4 +1,4 @@
-//! The side that asks, and the words in which the tests are written.
+//! The client, which sends commands, and the operations of which the tests consist.
 
 use std::net::{IpAddr, TcpStream};
 
@@ -9,10 +9,10 @@ use super::tests::TESTS;
 use super::{Control, Peer, Side, Wants, Words};
 use crate::exchange::{LOST_ANSWER, REGION, fill};
 
-/// The state ERR, in the words of the server.
+/// The state ERR, as the server reports it.
 const FAILED: &str = "6";
 
-/// Runs the tests whose names begin with one of `names`, or all, a line each. Whether all passed.
+/// Runs the tests whose names begin with one of `names`, or all, with a line for each. Returns whether all passed.
 ///
 /// # Errors
 /// When the device cannot be opened.
@@ -37,7 +37,7 @@ pub fn run(address: IpAddr, port: u16, names: &[String]) -> Result<bool> {
     Ok(good)
 }
 
-/// What the server saw complete.
+/// A completion that the server saw.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     /// The immediate data, or the key that was invalidated.
@@ -70,7 +70,7 @@ impl Session {
         Ok(Self { control, peer, you })
     }
 
-    /// Has the server do something, and returns what it answers.
+    /// Sends a command to the server, and returns its answer.
     pub(super) fn ask(&mut self, line: &str) -> Result<String> {
         ask(&mut self.control, line)
     }
@@ -80,19 +80,19 @@ impl Session {
         self.control.close()
     }
 
-    /// Puts the data of `seed` where messages are sent from.
+    /// Fills the send buffer with the data of `seed`.
     pub(super) fn fill(&self, len: usize, seed: u32) {
         let mut data = vec![0; len];
         fill(&mut data, seed);
         self.peer.mr.write(REGION, &data);
     }
 
-    /// The first `len` bytes of where messages are sent from and READs go to.
+    /// Returns the first `len` bytes of the buffer for sends and READs.
     pub(super) fn local(&self, len: usize) -> Sge {
         self.peer.mr.slice(REGION..REGION + len)
     }
 
-    /// The server's memory from `offset`.
+    /// Returns the server's memory from `offset`.
     pub(super) fn remote(&self, offset: u64) -> RemoteMr {
         self.you.memory.at(offset)
     }
@@ -104,19 +104,19 @@ impl Session {
         Ok(self.peer.qp.post_send(&wr.sges(list).signaled())?)
     }
 
-    /// The next completion of ours has this status.
+    /// Checks that the next completion of the client has this status.
     pub(super) fn done(&self, status: WcStatus) -> Result<()> {
         let wc = self.peer.completion()?;
         ensure!(wc.status == status, "completed with {:?}, not {status:?}", wc.status);
         Ok(())
     }
 
-    /// The next completion of ours has one of these statuses, by which the server's queue pair says, before
-    /// it fails, that it cannot do what was asked.
+    /// Checks that the next completion of the client has one of these statuses, by which the server's queue pair reports, before
+    /// it fails, that it cannot execute the request.
     ///
-    /// It says so once: a queue pair that has failed drops what comes (IBTA 9.9.3, 10.3.1). On a wire
-    /// that lost the NAK the request is sent unanswered until its retries are over, and the server's
-    /// state alone tells that it was refused. That is an error that begins with [`LOST_ANSWER`].
+    /// The NAK is sent once: a failed queue pair drops incoming packets (IBTA 9.9.3, 10.3.1). If the wire
+    /// lost the NAK, the request is retransmitted unanswered until its retries are exhausted, and only the server's
+    /// state shows that it was refused. That is an error that begins with [`LOST_ANSWER`].
     pub(super) fn refused(&mut self, statuses: &[WcStatus]) -> Result<()> {
         let status = self.peer.completion()?.status;
         if status == WcStatus::RetryExcErr && self.ask("state")?.trim() == FAILED {
@@ -126,12 +126,12 @@ impl Session {
         Ok(())
     }
 
-    /// The next completion of ours is a success.
+    /// Checks that the next completion of the client is a success.
     pub(super) fn succeeds(&self) -> Result<()> {
         self.done(WcStatus::Success)
     }
 
-    /// The server received `len` bytes of the data of `seed`.
+    /// Checks that the server received `len` bytes of the data of `seed`.
     pub(super) fn received(&mut self, seed: u32, opcode: WcOpcode, len: usize) -> Result<Seen> {
         let answer = self.ask(&format!("wait {seed:x}"))?;
         let mut words = Words::new(&answer);
@@ -147,7 +147,7 @@ impl Session {
         Ok(Seen { extra, flags, src_qp: words.hex32()? })
     }
 
-    /// Eight bytes of the server's region have this value.
+    /// Checks that eight bytes of the server's region have this value.
     pub(super) fn server_has(&mut self, offset: u64, value: u64) -> Result<()> {
         let answer = self.ask(&format!("peek {offset:x}"))?;
         let got = Words::new(&answer).hex()?;
@@ -155,7 +155,7 @@ impl Session {
         Ok(())
     }
 
-    /// An atomic found this value.
+    /// Checks that an atomic returned this value.
     pub(super) fn original(&self, value: u64) -> Result<()> {
         self.succeeds()?;
         let got = self.peer.mr.load(REGION);

@@ -1,4 +1,4 @@
-//! The side that does what it is told.
+//! The server, which executes the client's commands.
 
 use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::exchange::{GRH, LOCAL, REGION, fill};
 /// Answers clients, one session after another, for ever.
 ///
 /// # Errors
-/// When the port cannot be had or the device cannot be opened.
+/// When the port is not available or the device cannot be opened.
 pub fn serve(address: IpAddr, port: u16) -> Result<()> {
     let context = Context::open()?;
     let listener = TcpListener::bind((address, port)).context("listen")?;
@@ -42,7 +42,7 @@ fn session(context: &Context, mut control: Control) -> Result<()> {
     Ok(())
 }
 
-/// What is open, and the memory whose key may be invalidated.
+/// The open session, and the memory whose key may be invalidated.
 struct Open {
     peer: Peer,
     window: Option<Mr>,
@@ -126,7 +126,7 @@ fn do_wait(peer: &Peer, seed: u32) -> Result<String> {
     Ok(format!("{status:x} {opcode:x} {len:x} {extra:x} {flags:x} {diff} {:x}", wc.src_qp.get()))
 }
 
-/// Waits for the next asynchronous event but the one that says that a connection is in use.
+/// Waits for the next asynchronous event except "communication established".
 fn do_event(context: &Context) -> Result<String> {
     loop {
         match context.next_event(Some(Duration::from_secs(10)))?.context("no event")? {
@@ -137,7 +137,7 @@ fn do_event(context: &Context) -> Result<String> {
     }
 }
 
-/// No verb for so many milliseconds.
+/// Uses no verb for so many milliseconds.
 fn compute(ms: u32) {
     let until = Instant::now() + Duration::from_millis(ms.into());
     while Instant::now() < until {

@@ -1,4 +1,4 @@
-//! What the client does. Each test has a session of its own. The same as in `verbs-peer/tests.c`.
+//! The client's tests, the same as in `verbs-peer/tests.c`. Each test has a session of its own.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -141,7 +141,7 @@ fn write_sizes(s: &mut Session) -> Result<()> {
         s.post(SendWr::write(1, s.remote(16)), n)?;
         s.succeeds()?;
         if s.peer.wants.qp_type == QpType::Uc {
-            // Sent is not arrived: a SEND behind it is proof.
+            // A completed send may not have arrived: a SEND behind it shows that it has.
             s.ask("recv 0")?;
             s.post(SendWr::send(1), 0)?;
             s.succeeds()?;
@@ -238,7 +238,7 @@ fn mixed(s: &mut Session) -> Result<()> {
         s.peer.qp.post_send(&SendWr::write(2, s.remote(0x1000)).sges(&long))?;
         s.post(SendWr::fetch_add(3, s.remote(8), 1), 8)?;
         s.succeeds()?;
-        s.fill(8, 8); // where the atomic's result went
+        s.fill(8, 8); // the result of the atomic was stored there
     }
     for _ in 0..N {
         s.received(8, WcOpcode::Recv, LEN)?;
@@ -268,7 +268,7 @@ fn send_inv(s: &mut Session) -> Result<()> {
 
 // ---- objects of the server
 
-/// Receives come from a shared queue, which tells when it falls below its limit.
+/// Receives are taken from a shared queue, which raises an event when it falls below its limit.
 fn srq(s: &mut Session) -> Result<()> {
     for _ in 0..4 {
         s.ask("recv 40")?;
@@ -285,7 +285,7 @@ fn srq(s: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The server's program computes; its memory can be read and written all the same.
+/// The server's program computes; its memory can be read and written meanwhile.
 fn background(s: &mut Session) -> Result<()> {
     let start = Instant::now();
     s.ask("fill 0 2710 f")?;
@@ -309,7 +309,7 @@ fn deregistered(s: &mut Session) -> Result<()> {
     s.refused(&[WcStatus::RemAccessErr])
 }
 
-// ---- what is refused
+// ---- refused requests
 
 fn write_bad_key(s: &mut Session) -> Result<()> {
     s.you.memory.rkey.0 ^= 0x5500;
@@ -333,7 +333,7 @@ fn atomic_unaligned(s: &mut Session) -> Result<()> {
     let list = [s.local(8)];
     let wr = SendWr::fetch_add(1, s.remote(4), 1).sges(&list).signaled();
     if s.peer.qp.post_send(&wr).is_err() {
-        return Ok(()); // refused at once: just as good
+        return Ok(()); // refused at once, which is valid too
     }
     s.refused(&[WcStatus::RemInvReqErr])
 }
@@ -341,11 +341,11 @@ fn atomic_unaligned(s: &mut Session) -> Result<()> {
 fn send_too_long(s: &mut Session) -> Result<()> {
     s.ask("recv 10")?;
     s.post(SendWr::send(1), 17)?;
-    // The specification has an invalid request here (IBTA 9.9.3), rxe an operational error.
+    // The specification requires an invalid request error here (IBTA 9.9.3), rxe returns an operational error.
     s.refused(&[WcStatus::RemInvReqErr, WcStatus::RemOpErr])
 }
 
-/// The error flushes what was posted behind it.
+/// The error flushes the requests posted behind it.
 fn flush(s: &mut Session) -> Result<()> {
     s.peer.post_recv(16)?;
     s.you.memory.rkey.0 ^= 0x5500;
@@ -359,7 +359,7 @@ fn flush(s: &mut Session) -> Result<()> {
 fn rnr_then_ready(s: &mut Session) -> Result<()> {
     s.fill(2000, 10);
     s.post(SendWr::send(1), 2000)?;
-    sleep(Duration::from_millis(20)); // time to be refused some thirty times
+    sleep(Duration::from_millis(20)); // time for some thirty RNR NAKs
     s.ask(&format!("recv {:x}", 2000))?;
     s.succeeds()?;
     s.received(10, WcOpcode::Recv, 2000)?;
@@ -372,7 +372,7 @@ fn rnr_exceeded(s: &mut Session) -> Result<()> {
 }
 
 fn nobody_answers(s: &mut Session) -> Result<()> {
-    s.hang_up()?; // the server's queue pair goes
+    s.hang_up()?; // destroys the server's queue pair
     sleep(Duration::from_millis(300));
     s.post(SendWr::send(1), 8)?;
     s.done(WcStatus::RetryExcErr)

@@ -4,10 +4,10 @@ use anyhow::{Result, ensure};
 
 use super::{Asks, Check, Guest, Place};
 
-/// The port, which udaddy does not let one choose.
+/// The port, which cannot be changed in udaddy.
 const PORT: u16 = 7174;
 
-/// Both programs must end well, and the kernel's must say so: its exit status is not enough.
+/// Checks that both programs exit successfully, and that the kernel's output reports success: its exit status is not enough.
 pub(super) fn run(guest: &Guest, check: &Check) -> Result<()> {
     let to = check.asks.server().address(check.family);
     let load = ["-c", "5", "-C", "20", "-S", "900"];

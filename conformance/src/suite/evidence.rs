@@ -1,4 +1,4 @@
-//! What explains a failure: the packets of a check with loss, and the state of both sides while a
+//! Evidence for failures: the packets of a check with loss, and the state of both sides while a
 //! process takes longer than it should.
 
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use super::guest::{Process, RXE_PORT};
 use super::{Guest, Place};
 
-/// A process that runs for so long may be stuck.
+/// The running time after which a process may be stuck.
 const LONG: Duration = Duration::from_secs(20);
 
 /// The commands that show why a process does not end.
@@ -25,7 +25,7 @@ const STATE: &[(Place, &str)] = &[
     (Place::Kernel, "cd RXE_PORT; grep -r '[1-9]' hw_counters cm_tx_msgs cm_tx_retries cm_rx_msgs"),
 ];
 
-/// Notes the state of both sides, once, when a process has run for long.
+/// Records the state of both sides, once, when a process has run for long.
 #[derive(Debug)]
 pub(super) struct Watch {
     programs: PathBuf,
@@ -35,13 +35,13 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// From now on. `programs` has ours, `file` is where the state is added.
+    /// Starts to watch. `programs` is the folder of rdmux, the state is appended to `file`.
     pub(super) fn new(programs: &Path, file: PathBuf) -> Self {
         let (programs, since) = (programs.to_path_buf(), Instant::now());
         Self { programs, file, since, noted: false }
     }
 
-    /// To be called now and then while `program` is waited for.
+    /// Checks the running time. Called now and then while waiting for `program`.
     pub(super) fn look(&mut self, program: &str) {
         if self.noted || self.since.elapsed() < LONG {
             return;
@@ -74,17 +74,17 @@ impl Watch {
     }
 }
 
-/// The packets of a check, as the kernel's side sees them: what the wire lost is not among them.
+/// The packets of a check, captured on the kernel's side: those that the wire lost are missing.
 #[derive(Debug)]
 pub(super) struct Capture {
     dump: Process,
 }
 
 impl Capture {
-    /// Where they are while nobody knows whether they are wanted.
+    /// The file until it is known whether they are needed.
     const FILE: &str = "/tmp/check.pcap";
 
-    /// Begins. Headers and management datagrams are kept, not much of the payload.
+    /// Starts. Keeps headers and management datagrams, and little of the payload.
     ///
     /// # Errors
     /// When it cannot.
@@ -96,7 +96,7 @@ impl Capture {
         Ok(Self { dump })
     }
 
-    /// Ends, and keeps the packets.
+    /// Stops, and keeps the packets.
     ///
     /// # Errors
     /// When the file cannot be copied.
@@ -107,7 +107,7 @@ impl Capture {
     }
 }
 
-/// How many DREQs the kernel has sent, and how many of them again.
+/// The number of DREQs that the kernel has sent, and of those retransmitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Goodbyes {
     sent: u64,
@@ -115,7 +115,7 @@ pub(super) struct Goodbyes {
 }
 
 impl Guest {
-    /// See [`Goodbyes`].
+    /// Reads the counters; see [`Goodbyes`].
     ///
     /// # Errors
     /// When the kernel's counters cannot be read.
@@ -127,12 +127,12 @@ impl Guest {
         Ok(Goodbyes { sent: count("cm_tx_msgs")?, again: count("cm_tx_retries")? })
     }
 
-    /// Whether since `before` the kernel has sent one DREQ, will not send it again, for it has forgotten
-    /// the connection to the port of this check, and our service still has that connection: it never
-    /// heard.
+    /// Returns whether since `before` the kernel has sent one DREQ and will not retransmit it, because it has forgotten
+    /// the connection to the port of this check, while rdmux's service still has that connection: it never
+    /// received the DREQ.
     ///
     /// # Errors
-    /// When either side cannot be asked.
+    /// When either side cannot be queried.
     pub(super) fn goodbye_was_lost(&self, before: Goodbyes) -> Result<bool> {
         let once = Goodbyes { sent: before.sent + 1, ..before };
         let forgotten = !has_connection(
@@ -146,8 +146,8 @@ impl Guest {
     }
 }
 
-/// Whether a list of ids, separated by `separator`, has a connection with this port. The kernel and
-/// our service call the state alike.
+/// Returns whether a list of ids, separated by `separator`, has a connection with this port. The kernel and
+/// rdmux's service use the same name for the state.
 fn has_connection(list: &str, separator: char, port: u16) -> bool {
     let port = format!(":{port}");
     let has_port = |id: &str| {

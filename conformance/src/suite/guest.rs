@@ -13,14 +13,14 @@ use anyhow::{Context, Result, bail};
 use super::evidence::{Capture, Watch};
 use super::{Family, Link};
 
-/// How often something is looked at that does not tell by itself.
+/// The polling interval for conditions without a notification.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// How long anything may take that takes a moment: only a failure, or a machine with much else to do,
-/// needs it.
+/// The timeout of operations that take a moment: only a failure, or a busy machine,
+/// takes so long.
 pub(super) const WAIT: Duration = Duration::from_secs(60);
 
-/// How much of each log is shown when a check fails: the last lines, and of each so many characters.
+/// How much of each log is shown when a check fails: the last lines, and the most characters of each.
 const LAST_LINES: usize = 60;
 const LINE: usize = 8000;
 
@@ -30,14 +30,14 @@ pub(super) const RXE_PORT: &str = "/sys/class/infiniband/rxe0/ports/1";
 /// A side of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Where `rdma_rxe` is.
+    /// The side with `rdma_rxe`.
     Kernel,
-    /// Where rdmux is.
+    /// The side with rdmux.
     Rdmux,
 }
 
 impl Place {
-    /// Its address.
+    /// Returns its address.
     pub fn address(self, family: Family) -> &'static str {
         match (self, family) {
             (Self::Kernel, Family::V4) => "10.77.0.1",
@@ -47,7 +47,7 @@ impl Place {
         }
     }
 
-    /// Its network interface.
+    /// Returns its network interface.
     pub fn interface(self) -> &'static str {
         match self {
             Self::Kernel => "veth0",
@@ -64,15 +64,15 @@ pub struct Guest {
     link: Cell<Option<Link>>,
     check: Cell<u16>,
     processes: Cell<u16>,
-    /// What the check that runs has said, for the log on the host.
+    /// The logs of the current check, for the log on the host.
     said: RefCell<Vec<PathBuf>>,
     capture: RefCell<Option<Capture>>,
-    /// What `ibv_devinfo` says of our device while the wire is as it is.
+    /// The output of `ibv_devinfo` for rdmux's device in the current state of the wire.
     devinfo: RefCell<Option<String>>,
 }
 
 impl Guest {
-    /// `programs` has our binaries; `logs` is where the output of every process is kept.
+    /// Creates a guest. `programs` is the folder of rdmux's binaries, `logs` that of the output of every process.
     ///
     /// # Errors
     /// When the folder for the logs cannot be made.
@@ -93,7 +93,7 @@ impl Guest {
     /// Begins check number `n` under these conditions.
     ///
     /// # Errors
-    /// When the wire cannot be set up so.
+    /// When the wire cannot be set up.
     pub fn begin(&self, n: u16, link: Link) -> Result<()> {
         self.check.set(n);
         self.processes.set(0);
@@ -107,7 +107,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Ends the check that runs. When it was not a success, says what may tell why.
+    /// Ends the current check. If it failed, prints evidence.
     pub fn end(&self, success: bool) {
         let capture = self.capture.borrow_mut().take();
         if success {
@@ -130,23 +130,23 @@ impl Guest {
         }
     }
 
-    /// The logs of the check that runs.
+    /// Returns the logs of the current check.
     pub fn logs(&self) -> Vec<PathBuf> {
         self.said.borrow().clone()
     }
 
-    /// Where the state of both sides is noted when something takes long.
+    /// Returns the file for the state of both sides when something takes long.
     fn state_file(&self) -> PathBuf {
         self.logs.join(format!("{:03}-state.log", self.check.get()))
     }
 
-    /// A port that no other check uses.
+    /// Returns a port that no other check uses.
     pub fn port(&self) -> u16 {
         7300 + self.check.get()
     }
 
-    /// How long a process may take under the conditions of the wire: many times what it does take, for
-    /// the machine may be slow and do other things.
+    /// Returns the timeout of a process under the conditions of the wire: many times the usual time, because
+    /// the machine may be slow and busy.
     pub fn timeout(&self) -> Duration {
         let lossy = self.link.get().is_some_and(|l| l.loss > 0);
         Duration::from_secs(if lossy { 240 } else { 120 })
@@ -154,7 +154,7 @@ impl Guest {
 
     fn set_up(&self, link: Link) -> Result<()> {
         self.devinfo.take();
-        // The service asks its interfaces for their MTU when it starts.
+        // The service reads the MTU of its interfaces when it starts.
         let _ = self.start(Place::Rdmux, "rdmux", &["host", "down"])?.finish(WAIT);
         for place in [Place::Kernel, Place::Rdmux] {
             let dev = place.interface();
@@ -166,7 +166,7 @@ impl Guest {
                 let netem = ["qdisc", "add", "dev", dev, "root", "netem", "limit", "20000", "loss"];
                 self.must(place, "tc", &[&netem[..], &[&loss]].concat())?;
             }
-            // With the offload the stack takes one large send and cuts it up before the wire.
+            // With the offload the network stack takes one large send and splits it before the wire.
             let on = if link.offload { "on" } else { "off" };
             let args = ["-K", dev, "tx", on, "sg", on, "gso", on, "tx-udp-segmentation", "off"];
             self.must(place, "ethtool", &args)?;
@@ -174,7 +174,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Runs a program to its end, which must be a success.
+    /// Runs a program to its end, and returns its output. It must succeed.
     ///
     /// # Errors
     /// When it is not.
@@ -184,12 +184,12 @@ impl Guest {
         Ok(p.output())
     }
 
-    /// Where a program is, if it is one of ours.
+    /// Returns the path of a program, if it is one of rdmux's.
     pub fn program(&self, name: &str) -> PathBuf {
         self.programs.join(name)
     }
 
-    /// Starts a program. Ours are taken from the folder of our binaries, others from the path.
+    /// Starts a program. Those of rdmux are taken from their folder, others from the path.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -218,10 +218,10 @@ impl Guest {
         Ok(Process { child, program: program.to_owned(), log, watch })
     }
 
-    /// What `ibv_devinfo` says of our device, as `ask` finds out.
+    /// Returns the output of `ibv_devinfo` for rdmux's device, which `ask` obtains.
     ///
     /// # Errors
-    /// That of `ask`.
+    /// Those of `ask`.
     pub(super) fn devinfo(&self, ask: impl FnOnce(&Self) -> Result<String>) -> Result<String> {
         if let Some(known) = &*self.devinfo.borrow() {
             return Ok(known.clone());
@@ -231,7 +231,7 @@ impl Guest {
         Ok(found)
     }
 
-    /// Keeps our service running for as long as this lives, by a program that waits.
+    /// Keeps rdmux's service running while the result lives, by a program that waits.
     ///
     /// # Errors
     /// When it does not come up.
@@ -242,7 +242,7 @@ impl Guest {
         Ok(holder)
     }
 
-    /// A counter of our service; 0 when it does not run.
+    /// Returns a counter of rdmux's service; 0 when it does not run.
     ///
     /// # Errors
     /// When the service has no such counter.
@@ -276,13 +276,13 @@ impl Guest {
         })
     }
 
-    /// Waits until the network stack of a side says that it is, or is not, a member of an IPv4 group.
+    /// Waits until the network stack of a side is, or is not, a member of an IPv4 group.
     ///
     /// # Errors
     /// When it does not in time.
     pub fn member(&self, place: Place, group: &str, wanted: bool) -> Result<()> {
         let octets: std::net::Ipv4Addr = group.parse()?;
-        // The table shows the group as a number in the byte order of the machine.
+        // The table has the group as a number in the machine's byte order.
         let number = format!("{:08X}", u32::from_ne_bytes(octets.octets()));
         let what = format!("{group} {} /proc/net/igmp", if wanted { "in" } else { "not in" });
         wait_for(&what, WAIT, || {
@@ -299,7 +299,7 @@ impl Guest {
     }
 }
 
-/// Looks until `there` says yes.
+/// Polls until `there` returns true.
 ///
 /// # Errors
 /// When it does not within `timeout`.
@@ -318,7 +318,7 @@ pub(super) fn wait_for(
     Ok(())
 }
 
-/// A program that was started. It is killed when dropped.
+/// A started program. It is killed when dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -328,35 +328,35 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its log so far: a line with its name and arguments, then what it has printed.
+    /// Returns its log so far: a line with its name and arguments, then its output.
     pub fn output(&self) -> String {
         fs::read(&self.log).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
     }
 
-    /// What it has printed so far.
+    /// Returns its output so far.
     pub(super) fn said(&self) -> String {
         let log = self.output();
         log.split_once('\n').map(|(_, said)| said.to_owned()).unwrap_or_default()
     }
 
-    /// The number of the process.
+    /// Returns its process ID.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Waits until it has printed `text`.
     ///
-    /// # Errors
+    /// When it ends or the timeout expires before.
     /// When it ends or time is up before.
     pub fn says(&mut self, text: &str, timeout: Duration) -> Result<()> {
         let what = format!("{} to say {text:?}", self.program);
         self.until(&what, timeout, |process| Ok(process.output().contains(text)))
     }
 
-    /// Waits until `there` says yes.
+    /// Waits until `there` returns true.
     ///
     /// # Errors
-    /// When it ends or time is up before.
+    /// When it ends or the timeout expires before.
     pub(super) fn until(
         &mut self,
         what: &str,
@@ -397,10 +397,10 @@ impl Process {
         }
     }
 
-    /// Waits for its end, which must be a success.
+    /// Waits for its end. It must succeed.
     ///
     /// # Errors
-    /// When it does not end in time or not well.
+    /// When it does not end in time or fails.
     pub fn succeed(&mut self, timeout: Duration) -> Result<()> {
         let status = self.finish(timeout)?;
         if !status.success() {

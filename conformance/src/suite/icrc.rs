@@ -17,14 +17,14 @@ pub(super) const ROWS: &[&str] = &[
     "ICRC: rdmux drops and counts a wrong one",
 ];
 
-/// Decodes what crosses the wire, then sends datagrams with right and with wrong checksums.
+/// Decodes the traffic on the wire, then sends datagrams with correct and with wrong checksums.
 pub(super) fn run(guest: &Guest, check: &Check) -> Vec<Outcome> {
     let mut taken = Err(anyhow!("not reached"));
     let frames = frames(guest, check, &mut taken);
     vec![frames, taken, kernel_drops(guest), we_drop(guest)]
 }
 
-/// All that crosses the wire while both sides ping each other, as `rdmux decode` sees it.
+/// Captures the traffic while both sides ping each other, and decodes it by `rdmux decode`.
 fn frames(guest: &Guest, check: &Check, taken: &mut Outcome) -> Result<()> {
     let file = "/tmp/icrc.pcap";
     let dev = Place::Kernel.interface();
@@ -36,7 +36,7 @@ fn frames(guest: &Guest, check: &Check, taken: &mut Outcome) -> Result<()> {
     for family in [Family::V4, Family::V6] {
         super::rping::ping(guest, &Check { family, ..check.clone() }, 4000)?;
     }
-    // What we sent, once frames of both sides and families are there, and what the kernel took of it.
+    // The frames that rdmux sent, once there are some of both sides and families, and those that the kernel accepted.
     let seen = || {
         // It fails at a wrong checksum.
         let decoded = guest.must(Place::Kernel, "rdmux", &["decode", file])?;
@@ -60,15 +60,15 @@ fn frames(guest: &Guest, check: &Check, taken: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Packets that the kernel's driver has received and whose checksum was right. It brings its counters
-/// up to date every 12 ms.
+/// Returns the number of packets that the kernel's driver received with a correct checksum. It updates its counters
+/// every 12 ms.
 fn taken_by_kernel() -> Result<u64> {
     let file = "/sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts";
     Ok(fs::read_to_string(file).context(file)?.trim().parse()?)
 }
 
-/// The kernel says nothing of a packet that it drops, but counts only those that it takes, one after
-/// another: when it has counted the right one behind a wrong one, it has dropped the wrong one.
+/// The kernel reports no dropped packets, but counts accepted ones, in order: when it has counted the correct
+/// packet behind a wrong one, it has dropped the wrong one.
 fn kernel_drops(guest: &Guest) -> Result<()> {
     let to = Place::Kernel.address(Family::V6);
     let before = final_counts()?;
@@ -80,7 +80,7 @@ fn kernel_drops(guest: &Guest) -> Result<()> {
     Ok(())
 }
 
-/// The kernel's counter once it stands still: nothing is under way any more.
+/// Returns the kernel's counter once it is stable, so that nothing is in flight any more.
 fn final_counts() -> Result<u64> {
     let (mut last, mut same) = (taken_by_kernel()?, 0);
     wait_for("the wire to be quiet", WAIT, || {
@@ -103,8 +103,8 @@ fn we_drop(guest: &Guest) -> Result<()> {
     wait_for("the counter to rise", WAIT, || Ok(counted()? > before))
 }
 
-/// Sends a management datagram to QP1, with a right checksum or a wrong one. Over IPv6, for there a
-/// plain socket sends nothing that the checksum covers and the socket does not know.
+/// Sends a management datagram to QP1, with a correct checksum or a wrong one. Over IPv6, because there the checksum
+/// covers no header field that a plain socket does not know.
 ///
 /// # Errors
 /// The socket's.

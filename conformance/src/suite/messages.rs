@@ -4,14 +4,15 @@ use anyhow::{Result, bail, ensure};
 
 use super::{Asks, Check, Guest, Place};
 
-/// How often a row is run whose last acknowledgement the wire swallowed, before that counts as a failure.
+/// How often a row is run if the wire lost its last acknowledgement, before that counts as a failure.
 const TRIES: u32 = 4;
 
-/// Both programs must end well, and the kernel's must say so: its exit status is not enough.
+/// Checks that both programs exit successfully, and that the kernel's output reports success: its exit status is not enough.
 ///
-/// `ucmatose` disconnects when it has received all, by which its queue pairs fail and answer nothing
-/// more. If the wire has just lost the acknowledgement of a last message, it cannot be asked for
-/// again, and the client's retries run out though everything arrived: that is no fault of either, and the
+/// `ucmatose` disconnects when it has received everything. Its queue pairs then fail and answer no
+/// further packets. If the wire has just lost the acknowledgement of the last message, it is not sent
+/// again, and the client's retries are exhausted though everything arrived. That is no fault of either side, and the
+/// row is run again.
 /// row is run again.
 pub(super) fn run(guest: &Guest, check: &Check) -> Result<()> {
     for n in 1..=TRIES {
@@ -26,11 +27,11 @@ pub(super) fn run(guest: &Guest, check: &Check) -> Result<()> {
     bail!("the wire lost the last acknowledgement {TRIES} times")
 }
 
-/// How an exchange came to its end.
+/// The end of an exchange.
 enum End {
-    /// As it should.
+    /// Both sides succeeded.
     Acknowledged,
-    /// The server got all and disconnected; our client does not know of the first.
+    /// The server received all and disconnected; rdmux's client does not know of the first.
     Unacknowledged,
 }
 

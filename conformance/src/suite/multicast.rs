@@ -1,4 +1,4 @@
-//! `mckey` and `rdmux mctest`: datagrams to a group, and what the network is told of the membership.
+//! `mckey` and `rdmux mctest`: datagrams to a group, and IGMP reports of the membership.
 
 use anyhow::{Result, anyhow, ensure};
 
@@ -13,7 +13,7 @@ pub(super) const ROWS: &[&str] = &[
 
 const COUNT: &str = "10";
 
-/// Who asks sends to the group, the other one receives.
+/// The client sends to the group, the other side receives.
 pub(super) fn run(guest: &Guest, check: &Check) -> Vec<Outcome> {
     let mut igmp = Err(anyhow!("not reached"));
     let mut wire = Err(anyhow!("not reached"));
@@ -32,10 +32,10 @@ fn exchange(guest: &Guest, check: &Check, igmp: &mut Outcome, wire: &mut Outcome
     dump.says("listening on", guest.timeout())?;
     let kernel = Place::Kernel.address(Family::V4);
     let ours = Place::Rdmux.address(Family::V4);
-    // mckey's own words come late otherwise, when its output is a file.
+    // mckey's output would be delayed by buffering when it is a file.
     let mckey = ["-oL", "mckey", "-m", &group, "-b", kernel, "-C", COUNT, "-S", "100"];
     let mctest = ["mctest", "--timeout", "60", "-m", &group, "-b", ours, "-C", COUNT, "-S", "100"];
-    // Long enough for us to see the sender's membership.
+    // Long enough to see the sender's membership.
     let send = ["--sender", "--delay", "3000"];
     let (mut receiver, mut sender);
     match check.asks {

@@ -1,5 +1,5 @@
 //! The distribution's programs against themselves: on one side on the kernel's driver, on the other,
-//! through `rdmux run`, on ours.
+//! through `rdmux run`, on rdmux.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,11 +9,11 @@ use anyhow::{Context, Result, ensure};
 use super::guest::{Process, RXE_PORT, WAIT};
 use super::{Asks, Check, Family, Guest, Place, rping};
 
-/// A program, and how it is run on both sides.
+/// A program, and its command lines on both sides.
 ///
-/// In the command lines `{to}` stands for the server's address, `{tcp}` for its IPv4 address, `{here}`
-/// for that of the side itself, `{gid}` for where that is in its GID table, `{port}` for a port and
-/// `{group}` for a multicast group.
+/// In the command lines `{to}` is replaced by the server's address, `{tcp}` by its IPv4 address, `{here}`
+/// by that of the side itself, `{gid}` by the index of that in its GID table, `{port}` by a port and
+/// `{group}` by a multicast group.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Program {
     /// The program and its options, for the row's name.
@@ -21,32 +21,32 @@ pub struct Program {
     server: &'static str,
     client: &'static str,
     ready: Ready,
-    /// What both print when it went well, for an exit status of 0 does not tell.
+    /// The text that both print on success, because an exit status of 0 is not enough.
     proof: &'static str,
 }
 
-/// How one sees that the server can be asked.
+/// The sign that a server is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ready {
     /// It listens on TCP port `{port}`.
     Tcp,
     /// It listens on this port of the connection manager, or on `{port}`.
     Cm(Option<u16>),
-    /// It says so.
+    /// It prints this.
     Says(&'static str),
 }
 
-/// What perftest prints at its end: so many iterations.
+/// The end of perftest's output: so many iterations.
 pub(super) const RESULT: &str = "  200  ";
 
-/// What it prints on both sides where only the client shows the result.
+/// Its output on both sides if only the client prints the result.
 pub(super) const STARTED: &str = "remote address:";
 
-/// The only port that udaddy knows.
+/// The only port that udaddy supports.
 const UDADDY: u16 = 7174;
 
-/// A program whose two sides tell each other of their queue pairs over TCP, and do that over IPv4
-/// whatever the queue pairs are to use.
+/// A program whose two sides exchange queue pair parameters over TCP, over IPv4
+/// whatever the queue pairs will use.
 const fn by_tcp(name: &'static str, line: [&'static str; 2], proof: &'static str) -> Program {
     Program { name, server: line[0], client: line[1], ready: Ready::Tcp, proof }
 }
@@ -63,8 +63,8 @@ macro_rules! lines {
     };
 }
 
-/// Command lines of perftest. An ACK timeout of 1.1 s (code 18), for its own of 67 ms is little where the
-/// processor does other things.
+/// Command lines of perftest. An ACK timeout of 1.1 s (code 18), because its own of 67 ms is short on a
+/// busy machine.
 macro_rules! perftest {
     ($line:literal) => {
         [
@@ -74,7 +74,7 @@ macro_rules! perftest {
     };
 }
 
-/// Those that are run over IPv4 and IPv6.
+/// Programs that are run over IPv4 and IPv6.
 pub(super) const PROGRAMS: &[Program] = &[
     by_tcp(
         "ibv_rc_pingpong",
@@ -120,11 +120,11 @@ pub(super) const PROGRAMS: &[Program] = &[
     by_tcp("ib_atomic_lat", perftest!("ib_atomic_lat"), STARTED),
 ];
 
-/// Those that are run over IPv4 only.
+/// Programs that are run over IPv4 only.
 pub(super) const MORE: &[Program] = &[
     Program {
         name: "mckey",
-        // Its words come late otherwise, when its output is a file.
+        // Its output would be delayed by buffering when it is a file.
         server: "stdbuf -oL mckey -m {group} -b {here} -C 10 -S 500",
         client: "mckey -m {group} -b {here} -C 10 -S 500 -s",
         ready: Ready::Says("joined dgid"),
@@ -135,7 +135,7 @@ pub(super) const MORE: &[Program] = &[
     by_tcp("ib_atomic_bw -A CMP_AND_SWAP", perftest!("ib_atomic_bw -A CMP_AND_SWAP"), RESULT),
 ];
 
-/// Both must end well and say so.
+/// Checks that both exit successfully and print the proof.
 pub(super) fn run(guest: &Guest, check: &Check, program: &Program) -> Result<()> {
     let [server_at, client_at] = [check.asks.server(), check.asks.client()];
     let mut server = start(guest, check, server_at, program.server)?;
@@ -182,7 +182,7 @@ fn group(guest: &Guest, check: &Check) -> String {
     format!("239.78.{direction}.{}", guest.port() % 200)
 }
 
-/// Where the address of a side is in its GID table.
+/// Returns the index of a side's address in its GID table.
 fn gid_index(guest: &Guest, at: Place, family: Family) -> Result<String> {
     let gid = match at.address(family).parse()? {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -195,14 +195,14 @@ fn gid_index(guest: &Guest, at: Place, family: Family) -> Result<String> {
     index.with_context(|| format!("no GID {gid}"))
 }
 
-/// What `ibv_devinfo` says of our device.
+/// Returns the output of `ibv_devinfo` for rdmux's device.
 fn devinfo(guest: &Guest) -> Result<String> {
     let mut devinfo = launch(guest, Place::Rdmux, &["ibv_devinfo", "-v"])?;
     devinfo.succeed(WAIT)?;
     Ok(devinfo.said())
 }
 
-/// From lines like `GID[  1]: ::ffff:10.77.0.1, RoCE v2`.
+/// Finds the index in lines like `GID[  1]: ::ffff:10.77.0.1, RoCE v2`.
 fn index_in_devinfo(gid: Ipv6Addr, devinfo: &str) -> Option<String> {
     devinfo.lines().find_map(|line| {
         let (index, rest) = line.trim().strip_prefix("GID[")?.split_once("]:")?;
@@ -212,7 +212,7 @@ fn index_in_devinfo(gid: Ipv6Addr, devinfo: &str) -> Option<String> {
     })
 }
 
-/// From the files of the kernel's device. An entry that is free cannot be read.
+/// Finds the index in the files of the kernel's device. A free entry cannot be read.
 fn index_in_sysfs(gid: Ipv6Addr) -> Option<String> {
     (0..16).map(|index| index.to_string()).find(|index| {
         let read =
@@ -239,7 +239,7 @@ fn tcp_listens(process: &mut Process, port: u16) -> Result<()> {
     })
 }
 
-/// Waits until somebody on a side listens on this port of the connection manager.
+/// Waits until a process on a side listens on this port of the connection manager.
 pub(super) fn cm_listens(guest: &Guest, server: &mut Process, at: Place, port: u16) -> Result<()> {
     if at == Place::Kernel {
         return guest.kernel_listens(port);
@@ -249,11 +249,11 @@ pub(super) fn cm_listens(guest: &Guest, server: &mut Process, at: Place, port: u
         let args = ["host", "status", "default", "--json"];
         let mut status = guest.start(at, "rdmux", &args)?;
         if !status.finish(WAIT)?.success() {
-            // The service starts when the server asks for it.
+            // The service starts when the server needs it.
             return Ok(false);
         }
         let json = status.said();
-        // Each id is an object of its own, with its state and its address.
+        // Each id is a JSON object of its own, with its state and its address.
         Ok(json.split('}').any(|id| id.contains("\"LISTEN\"") && id.contains(&wanted)))
     })
 }

@@ -1,4 +1,4 @@
-//! `rping` and `rdmux ping`, which speak the same exchange.
+//! `rping` and `rdmux ping`, which use the same protocol.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use super::{Asks, Check, Guest, Place};
 
 const COUNT: &str = "10";
 
-/// How often a row is run whose end the wire swallowed, before that counts as a failure.
+/// How often a row is run if the wire lost its DREQ, before that counts as a failure.
 const TRIES: u32 = 4;
 
-/// How long a server that was told to end may take, before it is asked why it does not.
+/// How long a server may take to exit after it was told to, before its state is checked.
 const LEAVE: Duration = Duration::from_secs(5);
 
-/// A client pings a server; both must be content and the kernel's side must show every ping.
+/// A client pings a server. Both must succeed and the kernel's side must show every ping.
 ///
-/// The kernel's client says goodbye once: a program that disconnects and ends at once, as `rping` does,
-/// takes its connection with it, and the kernel stops repeating DREQ before the first repetition is due
+/// The kernel's client sends DREQ once: a program that disconnects and exits at once, as `rping` does,
+/// destroys its connection, and the kernel cancels retransmission before the first one is due
 /// (`cm_destroy_id` cancels it in the state DREQ_SENT). When the wire loses this datagram, no server
-/// of whatever make hears of the end. Then there is nothing to see but a silent wire, and the row is run
+/// of any implementation learns of the end. Then the wire is simply silent, and the row is run
 /// again.
 pub(super) fn ping(guest: &Guest, check: &Check, size: u32) -> Result<()> {
     for n in 1..=TRIES {
@@ -35,11 +35,11 @@ pub(super) fn ping(guest: &Guest, check: &Check, size: u32) -> Result<()> {
     bail!("the wire lost the kernel's only DREQ {TRIES} times")
 }
 
-/// How the server of an exchange came to its end.
+/// The end of an exchange's server.
 enum End {
-    /// It heard that the client is done.
+    /// It received the client's DREQ.
     Heard,
-    /// It could not: the client's kernel said so once, and that was lost.
+    /// It could not: the client's kernel sent DREQ once, and that was lost.
     Lost,
 }
 
@@ -50,7 +50,7 @@ fn exchange(guest: &Guest, check: &Check, size: u32) -> Result<End> {
     let kernel = |role| [&[role, "-v"], &load[..]].concat();
     let ours = |role| [&["ping", role, "--verify", "--timeout", "60"], &load[..]].concat();
     let counted = check.link.offload && check.link.loss == 0;
-    // The counters are those of one service, which must not end in between.
+    // The counters are those of one service process, which must not end in between.
     let _service = if counted { Some(guest.our_service()?) } else { None };
     let before = if counted { calls(guest)? } else { (0, 0) };
     let goodbyes = guest.goodbyes()?;
@@ -88,12 +88,12 @@ fn exchange(guest: &Guest, check: &Check, size: u32) -> Result<End> {
     Ok(end)
 }
 
-/// Waits for the end of a program, which must be a success, but for what `rping` may make of one: at its
-/// end it closes the event channel while another thread of it may be about to ask for an event, and
-/// ends with an error then though all is done (`cm_thread` in librdmacm/examples/rping.c).
+/// Waits for the end of a program, which must succeed, with one exception for `rping`: at its
+/// end it destroys the event channel while another of its threads may be about to read an event, and then
+/// fails although everything is done (`cm_thread` in librdmacm/examples/rping.c).
 ///
 /// # Errors
-/// When it does not end in time or not well.
+/// When it does not end in time or fails.
 pub(super) fn ended(process: &mut Process, timeout: Duration) -> Result<()> {
     const CLOSED: &str = "rdma_get_cm_event: Bad file descriptor";
     process
@@ -101,16 +101,16 @@ pub(super) fn ended(process: &mut Process, timeout: Duration) -> Result<()> {
         .or_else(|e| if process.said().trim_end().ends_with(CLOSED) { Ok(()) } else { Err(e) })
 }
 
-/// Packets that we sent, and the system calls that it took.
+/// Returns the packets that rdmux sent, and the system calls for them.
 fn calls(guest: &Guest) -> Result<(u64, u64)> {
     Ok((guest.counter("tx_packets")?, guest.counter("tx_calls")?))
 }
 
-/// A client finds no listener: it must be told so, with the reason.
+/// A client finds no listener: it must be refused, with the reason.
 pub(super) fn refused(guest: &Guest, check: &Check) -> Result<()> {
     let port = guest.port().to_string();
     let to = check.asks.server().address(check.family);
-    // Something of ours must be there to refuse.
+    // rdmux's service must run to refuse.
     let _service = guest.our_service()?;
     let mut client = match check.asks {
         Asks::Kernel => guest.start(Place::Kernel, "rping", &["-c", "-a", to, "-p", &port])?,

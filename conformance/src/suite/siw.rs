@@ -1,5 +1,5 @@
 //! iWARP against the kernel's `siw`: programs of the distribution on both sides, with peer-to-peer mode and
-//! CRCs on and off, and what the connection manager tells of private data, refusals and deaths.
+//! CRCs on and off, and the connection manager's events with private data, refusals and killed processes.
 
 use std::fs;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use super::programs::{RESULT, STARTED, cm_listens};
 use super::rping;
 use super::{Asks, Family, Guest, Link, Place};
 
-/// Our service's configuration.
+/// The configuration of rdmux's service.
 const CONFIG: &str = "/tmp/rdmux-siw.toml";
-/// Where siw's module parameters are.
+/// The folder of siw's module parameters.
 const PARAMETERS: &str = "/sys/module/siw/parameters";
 
 /// A program of the distribution, against itself.
@@ -22,13 +22,13 @@ struct Program {
     name: &'static str,
     /// The options of both sides.
     options: &'static str,
-    /// Those of the server alone, and of the client alone.
+    /// The options of the server alone, and of the client alone.
     roles: [&'static str; 2],
-    /// What both print when it went well.
+    /// The text that both print on success.
     proof: &'static str,
 }
 
-/// Options of perftest for so many iterations, by the connection manager, as iWARP wants it.
+/// Options of perftest for so many iterations, over the connection manager, as iWARP needs it.
 macro_rules! perftest {
     ($name:literal, $more:literal, $proof:expr) => {
         Program {
@@ -62,21 +62,21 @@ const PROGRAMS: &[Program] = &[
     perftest!("ib_write_lat", "", RESULT),
     perftest!("ib_read_lat", "", STARTED),
 ];
-/// Those for which the size of segments matters.
+/// Programs for which the size of segments matters.
 const LONG: &[Program] = &[
     RPING,
     perftest!("ib_write_bw", "-s 65536", RESULT),
     perftest!("ib_read_bw", "-s 65536", RESULT),
 ];
 
-/// How MPA starts a connection, and the programs that CI runs so.
+/// A mode of MPA's start-up, and the programs that CI runs in it.
 struct Mode {
     peer_to_peer: bool,
     crc: bool,
     brief: &'static [&'static str],
 }
 
-/// All four; every program has the usual one in CI, and sends and READs have the others.
+/// All four; CI runs every program in the usual one, and sends and READs in the others.
 const MODES: &[Mode] = &[
     Mode {
         peer_to_peer: true,
@@ -97,17 +97,17 @@ const MODES: &[Mode] = &[
     Mode { peer_to_peer: false, crc: true, brief: &["ucmatose", "ib_send_lat"] },
 ];
 
-/// What is done.
+/// The test of a row.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Program(&'static Program),
-    /// Each side hears the other's private data, and the end.
+    /// Each side gets the other's private data, and the end of the connection.
     PrivateData,
-    /// The client hears that it is refused, and the server's private data.
+    /// The client gets the refusal, with the server's private data.
     Refused,
-    /// The client hears that nobody listens.
+    /// The client learns that there is no listener.
     NobodyListens,
-    /// The server hears that the client was killed.
+    /// The server learns that the client was killed.
     Killed,
 }
 
@@ -125,7 +125,7 @@ pub struct Siw {
     pub brief: bool,
 }
 
-/// All of them, in the order in which they are run.
+/// Returns all rows, in the order in which they are run.
 pub fn siw() -> Vec<Siw> {
     const PLAIN: Link = Link { mtu: 1024, loss: 0, offload: false };
     const LARGE: Link = Link { mtu: 4096, loss: 0, offload: false };
@@ -163,7 +163,7 @@ pub fn siw() -> Vec<Siw> {
 }
 
 impl Siw {
-    /// The name of its row.
+    /// Returns the name of its row.
     pub fn row(&self) -> String {
         let what = match self.what {
             What::Program(program) => program.name,
@@ -182,7 +182,7 @@ impl Siw {
     /// Runs it.
     ///
     /// # Errors
-    /// What went wrong.
+    /// The reason of a failure.
     pub fn run(&self, guest: &Guest) -> Result<()> {
         self.set_up(guest)?;
         match self.what {
@@ -194,8 +194,8 @@ impl Siw {
         }
     }
 
-    /// Tells both sides whether to ask for peer-to-peer mode and CRCs. siw's switches are constants of the
-    /// driver that the guest's has as module parameters.
+    /// Configures peer-to-peer mode and CRCs on both sides. siw's switches are constants in the original
+    /// driver; the guest's driver has them as module parameters.
     fn set_up(&self, guest: &Guest) -> Result<()> {
         for (parameter, on) in [("peer_to_peer", self.peer_to_peer), ("mpa_crc_required", self.crc)]
         {
@@ -205,7 +205,7 @@ impl Siw {
         let config = format!("[iwarp]\ncrc = {}\n", self.crc);
         if fs::read_to_string(CONFIG).ok().as_ref() != Some(&config) {
             fs::write(CONFIG, config)?;
-            // The service reads it when it starts.
+            // The service reads its configuration when it starts.
             let _ = guest.start(Place::Rdmux, "rdmux", &["host", "down"])?.finish(WAIT);
         }
         Ok(())
@@ -249,7 +249,7 @@ impl Siw {
         let mut client =
             self.start(guest, self.asks.client(), WORDS, "connect {to} {port} hello")?;
         client.finish(guest.timeout())?;
-        // siw connects at once, and says so at once.
+        // siw's rdma_connect connects TCP synchronously, and fails at once.
         let word = if self.asks == Asks::Rdmux {
             "RDMA_CM_EVENT_REJECTED"
         } else {
@@ -294,9 +294,9 @@ impl Siw {
     }
 }
 
-/// The program that prints what the connection manager tells.
+/// The program that prints the connection manager's events.
 const WORDS: &str = "cm_words";
-/// How long our service may take to end.
+/// How long rdmux's service may take to end.
 const WAIT: Duration = Duration::from_secs(60);
 
 fn says(process: &Process, words: &str) -> Result<()> {
@@ -304,7 +304,7 @@ fn says(process: &Process, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// Gives the wire to siw: it is where rxe is in other suites.
+/// Attaches siw to the wire, to which rxe is attached in other suites.
 ///
 /// # Errors
 /// When the guest has no siw.

@@ -1,4 +1,4 @@
-//! Which checks are run under which conditions.
+//! The checks and their conditions.
 
 use super::programs::{MORE, PROGRAMS};
 use super::{Asks, Check, Family, Link, What};
@@ -11,9 +11,10 @@ const LARGE_GSO: Link = Link { mtu: 4096, loss: 0, offload: true };
 const LOSSY: Link = Link { mtu: 1024, loss: 2, offload: false };
 const LARGE_LOSSY: Link = Link { mtu: 4096, loss: 2, offload: true };
 
-/// All checks, in the order in which they are run: the wire is changed as seldom as possible.
+/// Returns all checks, in the order in which they are run: the wire is reconfigured as seldom as possible.
 ///
-/// CI runs the brief ones: everything once, over IPv4 and without loss, and what differs over IPv6, with larger packets,
+/// CI runs the brief ones: everything once, over IPv4 and without loss, and the tests that differ over IPv6, with larger packets,
+/// with segmentation offload and with loss. The rest repeats them under combined conditions.
 /// with segmentation offload and with loss. The rest says the same under more conditions at once.
 pub fn table() -> Vec<Check> {
     use Family::{V4, V6};
@@ -64,12 +65,12 @@ pub fn table() -> Vec<Check> {
 struct Table(Vec<Check>);
 
 impl Table {
-    /// Checks that CI runs, with each side as client.
+    /// Adds checks that CI runs, with each side as client.
     fn brief(&mut self, part: u8, link: Link, family: Family, what: &[What]) {
         self.add(part, link, family, what, &[Asks::Rdmux, Asks::Kernel], true);
     }
 
-    /// Checks that only `--all` runs, with each side as client.
+    /// Adds checks that only `--all` runs, with each side as client.
     fn rest(&mut self, part: u8, link: Link, family: Family, what: &[What]) {
         self.add(part, link, family, what, &[Asks::Rdmux, Asks::Kernel], false);
     }

@@ -8,10 +8,10 @@ use anyhow::{Result, anyhow, ensure};
 use super::{Asks, Check, Guest, Outcome};
 use crate::exchange::LOST_ANSWER;
 
-/// How often a test is run whose answer the wire swallowed, before that counts as a failure.
+/// How often a test is run if the wire lost its answer, before that counts as a failure.
 const TRIES: u32 = 4;
 
-/// One run of the client fills a row for each test. Tests whose only answer was lost are run again.
+/// Runs the client once, which fills a row for each test. Tests whose only answer was lost are run again.
 pub(super) fn run(guest: &Guest, check: &Check, tests: &[&str]) -> Vec<Outcome> {
     let mut outcomes: BTreeMap<&str, Outcome> = BTreeMap::new();
     let mut wanted = tests.to_vec();
@@ -36,10 +36,10 @@ fn was_lost(outcome: &Outcome) -> bool {
     outcome.as_ref().is_err_and(|e| e.to_string().starts_with(LOST_ANSWER))
 }
 
-/// What the client said, and how it ended.
+/// The client's output, and its exit status.
 type Said = (String, Result<ExitStatus>);
 
-/// What the client says of a test. It must have ended as it does after what it said of all.
+/// Returns the outcome of a test from the client's output. The exit status must match the output about all tests.
 fn outcome(result: &Result<Said>, test: &str) -> Outcome {
     let (said, ended) = result.as_ref().map_err(|e| anyhow!("{e:#}"))?;
     let how = match ended {

@@ -1,28 +1,28 @@
-//! Which checks are run.
+//! The selection of checks.
 
 use super::{Check, Siw, siw, table};
 
-/// A choice of checks.
+/// A selection of checks.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// Those that have a row with this text, brief or not.
+    /// Only the checks that have a row with this text, brief or not.
     pub only: Option<String>,
-    /// Not the brief ones alone.
+    /// Whether the checks that are not brief are selected too.
     pub all: bool,
 }
 
 impl Wanted {
-    /// The checks against `rdma_rxe`, with their numbers, which are the same whatever is left out.
+    /// Returns the checks against `rdma_rxe`, with their numbers, which do not depend on the selection.
     pub fn checks(&self) -> impl Iterator<Item = (u16, Check)> {
         (1..).zip(table()).filter(|(_, check)| self.has(check.brief, &check.rows()))
     }
 
-    /// The same of those against `siw`.
+    /// Returns those against `siw`, likewise.
     pub fn checks_of_siw(&self) -> impl Iterator<Item = (u16, Siw)> {
         (1..).zip(siw()).filter(|(_, check)| self.has(check.brief, &[check.row()]))
     }
 
-    /// `--only` chooses among all of them, else brief ones are wanted if nothing is said.
+    /// Returns whether a check is selected: `--only` selects among all of them, otherwise the brief ones are the default.
     fn has(&self, brief: bool, rows: &[String]) -> bool {
         match &self.only {
             Some(text) => rows.iter().any(|row| row.contains(text)),
@@ -55,7 +55,7 @@ mod tests {
         assert_eq!(found, [n]);
     }
 
-    /// The columns of a row's name; the first is the part, or "siw".
+    /// Returns the columns of a row's name; the first is the part, or "siw".
     fn columns(rows: &[String]) -> impl Iterator<Item = String> {
         rows.iter().flat_map(|row| row.split(" | ").skip(1)).map(|c| c.trim().to_owned())
     }

@@ -23,28 +23,28 @@ use crate::process::Process;
 use crate::row::Device;
 use crate::stage::{SHORTLY, find_program, is_assignment};
 
-/// The hosts, by the adapters that they have: those of the shapes are called like this.
+/// The hosts, named like their adapters in the shapes.
 pub(super) const HOSTS: [&str; 2] = ["node1", "node2"];
 
-/// As what a host's service is known.
+/// The name of a host's service as a client of the fabric.
 const SERVICE: &str = "rdmux";
 
-/// A fabric with hosts on it, in a runtime directory of its own. It ends when this is dropped.
+/// A fabric with hosts on it, in a runtime directory of its own. It is shut down when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Ground {
-    /// Our program.
+    /// The program rdmux.
     rdmux: PathBuf,
     /// The runtime directory, and the managers' files.
     dir: PathBuf,
     shape: String,
-    /// Where the row's logs go: they begin with this.
+    /// The prefix of the row's logs.
     logs: PathBuf,
     started: Cell<u32>,
-    /// The manager that rows share, if it is a program.
+    /// OpenSM, if rows share it.
     manager: Option<OpenSm>,
-    /// Whether it is that or the fabric's own, once there is one that rows share.
+    /// The manager that rows share, once there is one: OpenSM or the fabric's own.
     managed: Option<ManagedBy>,
-    /// The hosts that were attached.
+    /// The attached hosts.
     hosts: RefCell<Vec<String>>,
 }
 
@@ -71,7 +71,7 @@ impl Ground {
         } else {
             ("--shape", &*ground.shape)
         };
-        // What managers tell of groups is what the rows' own programs have joined.
+        // The managers' groups must be only those that the rows' own programs have joined.
         fs::write(ground.config(), "[fabric]\nwithout_ip = true\n")?;
         ground.rdmux(&[&["fabric", "up", way, value], options].concat())?;
         for host in HOSTS {
@@ -85,7 +85,7 @@ impl Ground {
         self.attach_with(host, &[])
     }
 
-    /// The same with options of `rdmux host up`.
+    /// Attaches a host with options of `rdmux host up`.
     pub(super) fn attach_with(&self, host: &str, options: &[&str]) -> Result<()> {
         self.hosts.borrow_mut().push(host.to_owned());
         let mut up = self.on(host);
@@ -95,7 +95,7 @@ impl Ground {
         self.until("attached", there)
     }
 
-    /// The same, with OpenSM, which rows share.
+    /// Starts OpenSM on the fabric, for rows to share.
     pub(crate) fn managed_by_opensm(mut self) -> Result<Self> {
         self.managed = Some(ManagedBy::OpenSm);
         let manager = OpenSm::start(&self, HOSTS[0], "shared-opensm", &Conf::default())?;
@@ -105,7 +105,7 @@ impl Ground {
         Ok(self)
     }
 
-    /// The same, whose own manager has brought it up.
+    /// Uses the fabric's own manager, which has brought it up, for rows to share.
     pub(crate) fn managed_by_itself(mut self) -> Result<Self> {
         self.managed = Some(ManagedBy::Fabric);
         self.until("managed", || {
@@ -116,12 +116,12 @@ impl Ground {
         Ok(self)
     }
 
-    /// Which manager rows share.
+    /// Returns the manager that rows share.
     pub(super) fn managed_by(&self) -> Result<ManagedBy> {
         self.managed.context("no manager that rows share")
     }
 
-    /// The node on which the manager is that rows share.
+    /// Returns the node with the manager that rows share.
     pub(super) fn manager_in<'s>(&self, shown: &'s Snapshot) -> Result<&'s NodeView> {
         match self.managed_by()? {
             ManagedBy::OpenSm => shown.node(HOSTS[0]),
@@ -131,40 +131,40 @@ impl Ground {
         }
     }
 
-    /// How many times the manager that rows share has logged something.
+    /// Returns how often the manager that rows share has logged a text.
     pub(super) fn manager_said(&self, what: &str) -> usize {
         self.manager.as_ref().map_or(0, |manager| manager.said(what))
     }
 
-    /// Whether it is of this shape, and has this manager.
+    /// Returns whether it has this shape and this manager.
     pub(crate) fn is_like(&self, shape: &str, by: ManagedBy) -> bool {
         self.shape == shape && self.managed == Some(by)
     }
 
-    /// For another row: its logs are elsewhere.
+    /// Changes the prefix of the logs, for another row.
     pub(crate) fn log_to(&mut self, logs: PathBuf) {
         self.logs = logs;
         self.started.set(0);
     }
 
-    /// A place for files of programs.
+    /// Returns the directory for files of programs.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where a program's output goes.
+    /// Returns the log file of a program.
     pub(super) fn log(&self, role: &str) -> PathBuf {
         let mut log = self.logs.clone().into_os_string();
         log.push(format!("-{role}.log"));
         log.into()
     }
 
-    /// A program of ours beside `rdmux`.
+    /// Returns a program of this workspace beside `rdmux`.
     pub(super) fn beside(&self, program: &str) -> PathBuf {
         self.rdmux.with_file_name(program)
     }
 
-    /// Starts a program on a host. Words like `NAME=VALUE` before it are its environment.
+    /// Starts a program on a host. Words like `NAME=VALUE` before it set its environment.
     pub(super) fn start(&self, host: &str, role: &str, line: &str) -> Result<Process> {
         self.start_by(self.on(host), role, line)
     }
@@ -180,19 +180,19 @@ impl Ground {
         Process::start(command, line, &self.log(role))
     }
 
-    /// Runs a program on the second host, which no manager is on; what it printed. It must end with status 0.
+    /// Runs a program on the second host, which has no manager, and returns its output. It must end with status 0.
     pub(super) fn said(&self, line: &str) -> Result<String> {
         self.said_on(HOSTS[1], line)
     }
 
-    /// Runs a program on a host; what it printed. It must end with status 0.
+    /// Runs a program on a host and returns its output. It must end with status 0.
     pub(super) fn said_on(&self, host: &str, line: &str) -> Result<String> {
         let mut process = self.next(host, line)?;
         process.succeed(TIMEOUT)?;
         Ok(process.printed())
     }
 
-    /// Runs a program on the second host that must not end well; all that it said.
+    /// Runs a program on the second host that must fail, and returns all of its output.
     pub(super) fn refused(&self, line: &str) -> Result<String> {
         let mut process = self.next(HOSTS[1], line)?;
         let status = process.finish(TIMEOUT)?;
@@ -200,7 +200,7 @@ impl Ground {
         Ok(process.output())
     }
 
-    /// Runs a program on the second host that must end with this status; what it printed.
+    /// Runs a program on the second host that must end with this status, and returns its output.
     pub(super) fn ends_with(&self, status: i32, line: &str) -> Result<String> {
         let mut process = self.next(HOSTS[1], line)?;
         let ended = process.finish(TIMEOUT)?;
@@ -213,7 +213,7 @@ impl Ground {
         self.start(host, &self.started.get().to_string(), line)
     }
 
-    /// Runs a command of ours; what it printed.
+    /// Runs a command of rdmux and returns its output.
     pub(super) fn rdmux(&self, args: &[&str]) -> Result<String> {
         let out = self.on(HOSTS[0]).args(args).output().context("rdmux")?;
         let said = String::from_utf8_lossy(&out.stderr);
@@ -221,40 +221,40 @@ impl Ground {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// Starts a command of ours on a host.
+    /// Starts a command of rdmux on a host.
     pub(super) fn start_rdmux(&self, host: &str, role: &str, args: &[&str]) -> Result<Process> {
         let mut command = self.on(host);
         command.args(args);
         Process::start(command, &format!("rdmux {}", args.join(" ")), &self.log(role))
     }
 
-    /// Our program, as on a host.
+    /// Returns the command rdmux, run on a host.
     fn on(&self, host: &str) -> Command {
         self.equip(Command::new(&self.rdmux), host)
     }
 
-    /// The configuration of hosts.
+    /// Returns the configuration file of hosts.
     fn config(&self) -> PathBuf {
         self.dir.join("config.toml")
     }
 
-    /// Gives a command what it needs on a host.
+    /// Adds the environment that a command needs on a host.
     fn equip(&self, mut command: Command, host: &str) -> Command {
         command.env("RDMUX_RUNTIME_DIR", self.dir.join("run")).env("RDMUX_HOST", host);
         command.env("RDMUX_CONFIG", self.config());
         command.env_remove("RDMUX_FABRIC").env_remove("RUST_LOG").current_dir(&self.dir);
-        // Scripts start other programs of their package, which plain users do not have on their path.
+        // Scripts start other programs of their package, which plain users do not have in their PATH.
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{path}:/usr/sbin"));
         command
     }
 
-    /// Hosts that are attached from now on have IP on the fabric.
+    /// Enables IP on the fabric for hosts attached from now on.
     pub(super) fn with_ip(&self) -> Result<()> {
         Ok(fs::write(self.config(), "")?)
     }
 
-    /// The IPv4 address of a host.
+    /// Returns the IPv4 address of a host.
     pub(super) fn address(&self, host: &str) -> Result<String> {
         let said = self.rdmux(&["host", "status", host])?;
         let line = said.lines().find_map(|line| line.strip_prefix("addresses"));
@@ -266,37 +266,37 @@ impl Ground {
         serde_json::from_str(&self.rdmux(args)?).with_context(|| args.join(" "))
     }
 
-    /// How a program reaches the fabric that we write ourselves.
+    /// Returns how a client in this crate connects to the fabric.
     pub(super) fn connect_options(&self) -> Result<ConnectOptions> {
         let user = UserDir::at(self.dir.join("run"))?;
         Ok(ConnectOptions { user, config: Config::default(), embedded: false, program: None })
     }
 
-    /// All nodes and cables, as the fabric shows them.
+    /// Returns all nodes and cables, as the fabric shows them.
     pub(super) fn show(&self) -> Result<Snapshot> {
         self.json(&["fabric", "show", "--json"])
     }
 
-    /// The forwarding tables, as the fabric shows them.
+    /// Returns the forwarding tables, as the fabric shows them.
     pub(super) fn tables(&self) -> Result<Tables> {
         self.json(&["fabric", "show", "--tables"])
     }
 
-    /// The topology, as the fabric writes it.
+    /// Returns the topology, as the fabric writes it.
     pub(super) fn topology(&self) -> Result<Topology> {
         parse(&self.rdmux(&["fabric", "show", "--topology"])?)
     }
 
-    /// How the fabric is.
+    /// Returns the status of the fabric.
     pub(super) fn status(&self) -> Result<Status> {
-        // The command shows counters by name.
+        // The command prints counters by name.
         let mut value: serde_json::Value =
             self.json(&["fabric", "status", "--fabric", "default", "--json"])?;
         value["counters"] = serde_json::json!([]);
         Ok(serde_json::from_value(value)?)
     }
 
-    /// Whether the forwarding tables bring every adapter to every other one. All have LIDs, and no two the same.
+    /// Checks that the forwarding tables lead from every adapter to every other one, and that all LIDs exist and are unique.
     pub(super) fn ways_are_whole(&self) -> Result<Check> {
         let out = self.on(HOSTS[0]).args(["fabric", "route", "--json"]).output()?;
         let check: Check = serde_json::from_slice(&out.stdout).context("rdmux fabric route")?;
@@ -305,7 +305,7 @@ impl Ground {
         Ok(check)
     }
 
-    /// Waits until something is the case.
+    /// Waits until a condition holds.
     pub(super) fn until(&self, what: &str, mut there: impl FnMut() -> Result<bool>) -> Result<()> {
         let end = Instant::now() + TIMEOUT;
         while !there()? {
@@ -315,8 +315,8 @@ impl Ground {
         Ok(())
     }
 
-    /// Waits until no program has the management interface of a port open, but the manager that rows share, and the hosts' services, which ask subnet
-    /// administration. A program that ended closed its connections; that the fabric has seen it is what is waited for.
+    /// Waits until no program has the management interface of a port open, except the shared manager, and the hosts' services, which
+    /// query subnet administration. A program that ended has closed its connections; this waits until the fabric has noticed.
     pub(crate) fn nothing_is_left(&self) -> Result<()> {
         let end = Instant::now() + SHORTLY;
         loop {
@@ -345,20 +345,20 @@ impl Drop for Ground {
     }
 }
 
-/// Reads a topology that a program or the fabric wrote.
+/// Parses a topology that a program or the fabric wrote.
 pub(super) fn parse(text: &str) -> Result<Topology> {
     Topology::parse(text).map_err(|e| anyhow::anyhow!("a topology that cannot be read: {e}"))
 }
 
-/// What rows ask of a snapshot.
+/// Queries of a snapshot.
 pub(super) trait Shown {
-    /// A node by its description.
+    /// Returns a node by its description.
     fn node(&self, description: &str) -> Result<&NodeView>;
-    /// The adapters.
+    /// Returns the adapters.
     fn adapters(&self) -> impl Iterator<Item = &NodeView>;
-    /// The switches.
+    /// Returns the switches.
     fn switches(&self) -> impl Iterator<Item = &NodeView>;
-    /// The other end of a node's cable.
+    /// Returns the other end of a node's cable.
     fn far(&self, node: &NodeView, port: u8) -> Option<(&NodeView, u8)>;
 }
 
@@ -385,22 +385,22 @@ impl Shown for Snapshot {
     }
 }
 
-/// The port that manages a node: port 0 of a switch, the first of an adapter.
+/// Returns the management port of a node: port 0 of a switch, the first of an adapter.
 pub(super) fn own_port(node: &NodeView) -> Result<&PortView> {
     node.ports.first().with_context(|| format!("{} has no port", node.id))
 }
 
-/// The GUID of that port: switches have one for all ports, adapters one for each behind the node's.
+/// Returns the GUID of that port: switches have one for all ports, adapters one for each, following the node's.
 pub(super) fn port_guid(node: &NodeView) -> u64 {
     node.guid.0 + u64::from(!node.is_switch)
 }
 
-/// The GID of that port, by the prefix that subnets have.
+/// Returns the GID of that port, with the default prefix.
 pub(super) fn port_gid(node: &NodeView) -> std::net::Ipv6Addr {
     std::net::Ipv6Addr::from(0xfe80_u128 << 112 | u128::from(port_guid(node)))
 }
 
-/// Whether somebody listens at a TCP port, by the kernel's table.
+/// Returns whether a TCP port has a listener, by the kernel's table.
 pub(super) fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let of = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
@@ -412,7 +412,7 @@ pub(super) fn listens(port: u16) -> bool {
     })
 }
 
-/// The LID of a node.
+/// Returns the LID of a node.
 pub(super) fn lid(node: &NodeView) -> Result<Lid> {
     let lid = own_port(node)?.lid;
     ensure!(lid.0 != 0, "{} has no LID", node.id);

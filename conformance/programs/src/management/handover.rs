@@ -1,6 +1,6 @@
-//! OpenSM and the manager that is part of the fabric: which of them is the master, and how one takes over from the other.
+//! OpenSM and the manager that is part of the fabric: the choice of the master, and handover between them.
 //!
-//! Both ask every second whether something has changed, and a standby asks its master twice a second.
+//! Both check every second whether something has changed, and a standby polls its master twice a second.
 
 use anyhow::{Context, Result, ensure};
 use rdmux_fabric::FabricName;
@@ -14,31 +14,31 @@ use super::bring_up::all_is_active;
 use super::ground::{self, HOSTS, Shown};
 use super::opensm::{Conf, OpenSm};
 
-/// A row: the subnet, the priority of the fabric's manager, and what happens.
+/// A row: the subnet, the priority of the fabric's manager, and the test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handover {
     /// The title.
     pub(crate) title: &'static str,
     /// The subnet.
     pub(crate) subnet: Subnet,
-    /// Of the fabric's manager.
+    /// The priority of the fabric's manager.
     pub(crate) priority: &'static str,
-    /// What happens.
+    /// The test.
     pub(crate) run: fn(&Ground) -> Result<()>,
 }
 
-/// Where the managers are.
+/// The subnet, and the places of the managers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Subnet {
     /// On a switch with adapters.
     Switch,
-    /// On two switches with a cable between them, the first of which has this GUID: the fabric's manager is on that, OpenSM on an
+    /// On two switches with a cable between them, the first of which has this GUID: the fabric's manager is on the first, OpenSM on an
     /// adapter of the second.
     Cable(u64),
 }
 
 impl Subnet {
-    /// A shape, or the text of a topology file.
+    /// Returns a shape, or the text of a topology file.
     pub(crate) fn shape(self) -> String {
         match self {
             Self::Switch => "switch:8".to_owned(),
@@ -50,7 +50,7 @@ impl Subnet {
 }
 
 impl Handover {
-    /// The options of `rdmux fabric up` for the manager.
+    /// Returns the options of `rdmux fabric up` for the manager.
     pub(crate) fn options(&self) -> [&'static str; 6] {
         ["--sm-priority", self.priority, "--sm-sweep", "1", "--sm-poll", "0.5"]
     }
@@ -129,7 +129,7 @@ const HIGH: Subnet = Subnet::Cable(0x5000);
 /// The ends of the cable.
 const CABLE: [&str; 2] = ["near:2", "far:1"];
 
-/// OpenSM with this priority, which looks after its master every half second, and gives it up when it has not answered twice.
+/// Returns the configuration of OpenSM with this priority. It polls its master every half second, and takes over after two lost answers.
 fn conf(priority: u8) -> Conf {
     Conf::default()
         .with("sm_priority", priority)
@@ -138,13 +138,13 @@ fn conf(priority: u8) -> Conf {
         .with("polling_retry_number", 2)
 }
 
-/// OpenSM, on the first host.
+/// Starts OpenSM on the first host.
 fn start(ground: &Ground, priority: u8) -> Result<OpenSm> {
     OpenSm::start(ground, HOSTS[0], "opensm", &conf(priority))
 }
 
-/// OpenSM has the higher priority, and takes over from the fabric's manager. When it ends, that one takes over again. Both ask
-/// the ports to register again, and no port gets another LID.
+/// OpenSM has the higher priority, and takes over from the fabric's manager. When it ends, the fabric's takes over again. Both ask
+/// the ports to reregister, and no port gets another LID.
 fn lower(ground: &Ground) -> Result<()> {
     ours_is_master(ground, 3)?;
     let lids = lids(&ground.show()?)?;
@@ -162,7 +162,7 @@ fn lower(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// OpenSM is the master until its priority is changed: then it hands over to the fabric's manager, and stands by; and back.
+/// OpenSM is the master until its priority is lowered: then it hands over to the fabric's manager, and stands by; and back.
 fn falls(ground: &Ground) -> Result<()> {
     let mut witness = Witness::attach(ground)?;
     let mut opensm = start(ground, 7)?;
@@ -179,7 +179,7 @@ fn falls(ground: &Ground) -> Result<()> {
     opensm.end()
 }
 
-/// Of two managers with the same priority the one with the lower port GUID is the master: the fabric's stays it.
+/// Of two managers with the same priority the one with the lower port GUID is the master: here the fabric's stays master.
 fn lower_guid(ground: &Ground) -> Result<()> {
     ours_is_master(ground, 5)?;
     let mut opensm = start(ground, 5)?;
@@ -189,7 +189,7 @@ fn lower_guid(ground: &Ground) -> Result<()> {
     opensm.end()
 }
 
-/// The same: OpenSM becomes it, though it starts later.
+/// The same with the opposite GUIDs: OpenSM becomes the master, though it starts later.
 fn higher_guid(ground: &Ground) -> Result<()> {
     ours_is_master(ground, 5)?;
     let mut opensm = start(ground, 5)?;
@@ -198,7 +198,7 @@ fn higher_guid(ground: &Ground) -> Result<()> {
     opensm.stop()
 }
 
-/// OpenSM is killed: its port has no IsSM bit any more, and the fabric's manager takes over, until OpenSM is back.
+/// OpenSM is killed: its port's IsSM bit is cleared, and the fabric's manager takes over, until OpenSM is back.
 fn killed(ground: &Ground) -> Result<()> {
     let mut witness = Witness::attach(ground)?;
     let mut opensm = start(ground, 9)?;
@@ -217,8 +217,8 @@ fn killed(ground: &Ground) -> Result<()> {
     back.stop()
 }
 
-/// Two subnets, each with a manager, get a cable between them: OpenSM, which is the better one, is the master of both. When the
-/// cable is taken away, each is master of its own part.
+/// Two subnets, each with a manager, are joined by a cable: OpenSM, which has precedence, becomes the master of both. When the
+/// cable is removed, each is master of its own part.
 fn joined(ground: &Ground) -> Result<()> {
     ours_is_master(ground, 1)?;
     cable(ground, "down")?;
@@ -233,7 +233,7 @@ fn joined(ground: &Ground) -> Result<()> {
     opensm.end()
 }
 
-/// The same, but OpenSM is the worse one, and looks for changes neither by itself nor because of traps: the fabric's manager tells it to.
+/// The same, but the fabric's manager has precedence, and OpenSM looks for no changes, not even after traps, until the fabric's tells it to.
 fn woken(ground: &Ground) -> Result<()> {
     ours_is_master(ground, 7)?;
     cable(ground, "down")?;
@@ -243,13 +243,13 @@ fn woken(ground: &Ground) -> Result<()> {
     cable(ground, "up")?;
     opensm.says("Entering STANDBY state", 1)?;
     ours_is_master(ground, 7)?;
-    // It does not do what it is told by DISCOVER while it is the master: then it is told of a handover.
+    // As the master it ignores a DISCOVER signal. Then it gets a handover.
     let refused = opensm.said("OSM_SM_SIGNAL_DISCOVER in state MASTER");
     ensure!(refused > 0, "OpenSM does not say that it refuses to discover");
     opensm.end()
 }
 
-/// Takes the link between the switches down, or up.
+/// Takes the link between the switches down or up.
 fn cable(ground: &Ground, way: &str) -> Result<()> {
     ground.rdmux(&["fabric", "link", way, CABLE[0], CABLE[1]]).map(drop)
 }
@@ -258,14 +258,14 @@ fn own(ground: &Ground) -> Result<ManagerStatus> {
     ground.status()?.manager.context("the fabric has no manager")
 }
 
-/// The fabric's manager becomes the master of the whole subnet.
+/// Waits until the fabric's manager is the master of the whole subnet.
 fn ours_is_master(ground: &Ground, priority: u8) -> Result<()> {
     let state = |state: &str| Ok(own(ground)?.state == state && !own(ground)?.sweeping);
     ground.until("master", || state("master"))?;
     is_master(ground, priority, |shown| shown.switches().next().context("a switch"))
 }
 
-/// OpenSM becomes it, and the fabric's manager stands by.
+/// Waits until OpenSM is, and the fabric's manager stands by.
 fn opensm_is_master(ground: &Ground, priority: u8) -> Result<()> {
     ground.until("standing by", || Ok(own(ground)?.state == "standby"))?;
     is_master(ground, priority, |shown| shown.node(HOSTS[0]))?;
@@ -275,7 +275,7 @@ fn opensm_is_master(ground: &Ground, priority: u8) -> Result<()> {
     Ok(())
 }
 
-/// All ports have the LID of this manager, and are active; sminfo finds it, and every port reaches every other one.
+/// Waits until all ports have the LID of this manager and are active; sminfo finds it, and every port reaches every other one.
 fn is_master(
     ground: &Ground,
     priority: u8,
@@ -284,7 +284,7 @@ fn is_master(
     ground.until("the manager of all ports", || {
         let shown = ground.show()?;
         let lid = ground::own_port(which(&shown)?)?.lid;
-        // While LIDs and routes change, a port may not be reached.
+        // While LIDs and routes change, a port may be unreachable.
         let is_its = |node| manager_of(ground, node).is_ok_and(|manager| manager == lid);
         Ok(all_is_active(&shown).is_ok() && shown.adapters().all(is_its))
     })?;
@@ -303,7 +303,7 @@ fn is_master(
     Ok(())
 }
 
-/// Which manager's LID a port has.
+/// Returns the manager's LID in a port's PortInfo.
 fn manager_of(ground: &Ground, node: &NodeView) -> Result<Lid> {
     let lid = ground::lid(node)?.0;
     let info = ground.said(&format!("smpquery portinfo {lid} 1"))?;
@@ -314,7 +314,7 @@ fn lids(shown: &Snapshot) -> Result<Vec<Lid>> {
     shown.nodes.iter().map(ground::lid).collect()
 }
 
-/// A third host, which tells what happens to its port.
+/// A third host, whose port reports its events.
 struct Witness {
     attachment: Attachment,
 }
@@ -328,7 +328,7 @@ impl Witness {
         Ok(Self { attachment })
     }
 
-    /// Waits until a manager asks the programs of the port to register again.
+    /// Waits until a manager asks the port's programs to reregister.
     fn is_asked_to_register(&mut self, ground: &Ground, what: &str) -> Result<()> {
         let asked = || {
             while let Some(update) = self.attachment.poll_update()? {

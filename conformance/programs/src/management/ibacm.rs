@@ -1,7 +1,7 @@
-//! Debian's ibacm on both hosts, and its ib_acme: addresses become paths by the service's multicast protocol, and by questions to
+//! Debian's ibacm on both hosts, and its ib_acme: addresses are resolved to paths by the service's multicast protocol, and by queries to
 //! subnet administration.
 //!
-//! The service keeps its socket below /run, whatever its options say: in the view of a host that is a folder of the host's own.
+//! The service keeps its socket below /run, whatever its options: in the view of a host that is a folder of the host's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use anyhow::{Context, Result, ensure};
 use super::TIMEOUT;
 use super::ground::{self, Ground, HOSTS, Shown as _};
 
-/// Where what a host's programs make in /run is.
+/// Returns the folder that is /run for a host's programs.
 fn run_folder(ground: &Ground, host: &str) -> PathBuf {
     ground.dir().join("run/hosts").join(host).join("acm")
 }
 
-/// Paths by the multicast protocol (`acm`), or by questions to administration (`sa`).
+/// Returns options for paths by the multicast protocol (`acm`), or by queries to administration (`sa`).
 fn options(log: &Path, protocol: &str) -> String {
     let log = log.display();
     format!(
@@ -49,7 +49,7 @@ fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
         fs::write(&opts, options(&ground.log(&format!("{host}-service")), protocol))?;
         let line = format!("ibacm -P -A {} -O {}", addr.display(), opts.display());
         let socket = folder.join("ibacm-unix.sock");
-        // One of a service before.
+        // The socket of an earlier service.
         let _ = fs::remove_file(&socket);
         let mut service = ground.start(host, &format!("{host}-ibacm"), &line)?;
         service.until("listening", TIMEOUT, |_| Ok(socket.exists()))?;
@@ -68,7 +68,7 @@ fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
         for field in [format!("slid: {}", slid.0), format!("dlid: {}", dlid.0)] {
             ensure!(said.lines().any(|line| line.trim() == field), "no {field} in {said}");
         }
-        // Once more, from what it has in mind.
+        // Again, from its cache.
         let said = ask(ground, host, &format!("{host}-again"), &format!("{line} -c"))?;
         ensure!(
             said.contains("SA verification: success"),

@@ -1,4 +1,4 @@
-//! ibsim, which reads the topology files that we read.
+//! ibsim, which reads the same topology files as rdmux.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -9,17 +9,17 @@ use rdmux_subnet::topology::{Included, Topology};
 use super::ground::{self, Ground};
 use crate::stage::find_program;
 
-/// A file with modules, aliases, included files and commands; `crates/subnet/tests/ibsim.rs` compares what we make of it with
-/// what ibsim does.
+/// A file with modules, aliases, included files and commands; `crates/subnet/tests/ibsim.rs` compares the parser of rdmux with
+/// ibsim.
 const FILES: [(&str, &str); 3] = [
     ("racks.net", include_str!("../../../../crates/subnet/tests/ibsim/racks.net")),
     ("rack-a.net", include_str!("../../../../crates/subnet/tests/ibsim/rack-a.net")),
     ("rack-b.net", include_str!("../../../../crates/subnet/tests/ibsim/rack-b.net")),
 ];
-/// What ibsim shows of it.
+/// ibsim's dump of it.
 const DUMP: &str = include_str!("../../../../crates/subnet/tests/ibsim/dump");
 
-/// ibsim shows the nodes and cables that the tests of our reader expect, and a fabric comes up with the same.
+/// ibsim shows the nodes and cables that the tests of the parser expect, and a fabric comes up with the same.
 pub(crate) fn same_file(ground: &Ground) -> Result<()> {
     let dir = ground.dir().join("racks");
     std::fs::create_dir_all(&dir)?;
@@ -28,7 +28,7 @@ pub(crate) fn same_file(ground: &Ground) -> Result<()> {
     }
     let program = find_program("ibsim").context("ibsim is not installed")?;
     let mut ibsim = Command::new(program);
-    // It looks for files from where it was started.
+    // It resolves file names relative to its working directory.
     ibsim.args(["-s", FILES[0].0]).current_dir(&dir);
     ibsim.env("IBSIM_SOCKNAME", format!("rdmux-{}", std::process::id()));
     let mut ibsim =
@@ -59,7 +59,7 @@ pub(crate) fn same_file(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// Whether a line shows a node, or a port, which begins with its GUID.
+/// Returns whether a line shows a node, or a port, which begins with its GUID.
 fn is_node_or_port(line: &str) -> bool {
     let (first, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
     let is_guid = !first.is_empty() && first.bytes().all(|b| b.is_ascii_hexdigit());

@@ -1,7 +1,7 @@
-//! A C program on Debian's librdmacm, over our libibverbs, which asks our ACM service on its own: what it finds is what subnet
-//! administration says.
+//! A C program on Debian's librdmacm, over rdmux's libibverbs. The library queries rdmux's ACM service by itself, and its result is that
+//! of subnet administration.
 //!
-//! The program only calls rdma_getaddrinfo(3): the rest of that library wants the kernel's device.
+//! The program only calls rdma_getaddrinfo(3), because the rest of that library needs the kernel's device.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use super::ground::{Ground, HOSTS};
 use crate::process::Process;
 use crate::stage::find_program;
 
-/// Where Debian has its library.
+/// The path of Debian's library.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/librdmacm.so.1";
 
-/// The flags of a path that is for all, there and back.
+/// The flags of a path for all purposes, in both directions.
 const FLAGS: u32 = 0x2b;
 
-/// The bytes of a path record.
+/// The size of a path record.
 const LEN: usize = 64;
 
 pub(crate) fn finds_the_route(ground: &Ground) -> Result<()> {
@@ -35,7 +35,7 @@ pub(crate) fn finds_the_route(ground: &Ground) -> Result<()> {
     }
     let [own, other] = HOSTS.map(|host| ground.address(host));
     let (own, other) = (own?, other?);
-    // The second host's port is whose the client of administration is, too.
+    // The second host's port is also that of the client of administration.
     let found = ground.said_on(HOSTS[1], &format!("{} {LIBRARY} {own}", program.display()))?;
     let route = found.lines().find_map(|line| line.split_once(" route ")).map(|(_, route)| route);
     let route = bytes(route.with_context(|| format!("no route in {found:?}"))?)?;
@@ -47,7 +47,7 @@ pub(crate) fn finds_the_route(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// Starts our service on a host, whose port has the host's IP address.
+/// Starts rdmux's service on a host, whose port has the host's IP address.
 fn serve(ground: &Ground, host: &str) -> Result<Process> {
     let ip = ground.address(host)?;
     let [addresses, options] =
@@ -73,7 +73,7 @@ fn compile(folder: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// The record that administration has for the ends of a path.
+/// Returns administration's record for the ends of a path.
 fn administration_says(ground: &Ground, path: &PathRecord) -> Result<[u8; LEN]> {
     let ends = PathRecord { sgid: path.sgid, dgid: path.dgid, ..PathRecord::default() };
     let mask = PathRecordMask::SGID | PathRecordMask::DGID;

@@ -1,13 +1,15 @@
 //! The distribution's subnet manager and diagnostics on a fabric.
 //!
 //! A row has a [`Ground`]: a fabric of some shape, in a runtime directory of its own, with two hosts attached. OpenSM manages it, or
-//! the fabric's own manager ([`ManagedBy`]). What a program
-//! prints is compared with what the fabric shows ([`rdmux_fabric::proto::Snapshot`]), with its forwarding tables, or with the
+//! the fabric's own manager ([`ManagedBy`]). The output of programs
+//! is compared with the fabric's state ([`rdmux_fabric::proto::Snapshot`]), with its forwarding tables, or with the
 //! topology that it was given; an exit status proves nothing.
 //!
-//! Reading order: [`ground`], [`opensm`] starts managers, [`bring_up`] and [`two_managers`] are rows of them, [`handover`] those of one
-//! of them and the fabric's own manager, [`diags`] those of infiniband-diags, [`repartition`] is a row of partitions that change, [`two_ports`] those of a host with two ports,
-//! [`data`] those of programs with data, [`captured`] one of what tshark says of captures, [`ibacm`] those of Debian's resolution service, [`acm`] those of it and of ours, [`librdmacm`] that of Debian's librdmacm with ours, [`client`] asks for what programs do not, [`ibsim`] compares what is made of a topology file.
+//! Reading order: [`ground`], [`opensm`] starts managers, [`bring_up`] and [`two_managers`] are its rows, [`handover`] those with one
+//! OpenSM and the fabric's own manager, [`diags`] those of infiniband-diags, [`repartition`] a row of changing partitions, [`two_ports`]
+//! those of a host with two ports, [`data`] those of programs with data, [`captured`] one of tshark with captures, [`ibacm`] those of
+//! Debian's resolution service, [`acm`] those with rdmux's service too, [`librdmacm`] that of Debian's librdmacm with it, [`client`] sends
+//! requests that no program sends, [`ibsim`] compares topology files.
 
 pub(crate) mod acm;
 mod bring_up;
@@ -37,10 +39,10 @@ pub(crate) use self::handover::Handover;
 use crate::row::Outcome;
 use crate::stage::Stage;
 
-/// How long a program may take here. A slow machine runs others at the same time.
+/// The timeout of a program. A slow machine runs others at the same time.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Which manager a subnet has.
+/// The manager of a subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ManagedBy {
     /// OpenSM, on the first host.
@@ -49,7 +51,7 @@ pub(crate) enum ManagedBy {
     Fabric,
 }
 
-/// What a row of this section does.
+/// The kinds of rows in this section.
 #[derive(Clone, Debug)]
 pub(crate) enum Management {
     /// OpenSM brings a subnet up.
@@ -58,11 +60,11 @@ pub(crate) enum Management {
     Two(fn(&Ground) -> Result<()>),
     /// OpenSM and the fabric's own manager, on a fabric of their own.
     Handover(Handover),
-    /// The same questions are put to OpenSM and to the fabric's own administration.
+    /// The same requests go to OpenSM and to the fabric's own administration.
     Compare(Compare),
-    /// A program looks at a subnet of its own, which the fabric's manager has brought up with these options.
+    /// A program reads a subnet of its own, which the fabric's manager has brought up with these options.
     With(&'static [&'static str], fn(&Ground) -> Result<()>),
-    /// A program looks at a subnet that a manager has brought up. Rows of one shape and one manager share it.
+    /// A program reads a subnet that a manager has brought up. Rows of one shape and one manager share it.
     Look(&'static str, ManagedBy, fn(&Ground) -> Result<()>),
 }
 
@@ -88,7 +90,7 @@ impl Management {
                 let ground = stage.managed_ground(shape, *by, title)?;
                 let outcome = row(ground).and_then(|()| ground.nothing_is_left());
                 if outcome.is_err() {
-                    // The next row shall not find what this one has left.
+                    // The next row must not find the leftovers of this one.
                     stage.leave_ground();
                 }
                 outcome?;

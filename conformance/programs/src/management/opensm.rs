@@ -12,7 +12,7 @@ use crate::process::Process;
 /// The name of its configuration file.
 const CONF: &str = "opensm.conf";
 
-/// How a manager is configured. What is not here is as OpenSM has it.
+/// The configuration of a manager. Other options have OpenSM's defaults.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     /// Lines of its configuration file: an option and its value.
@@ -21,29 +21,29 @@ pub(crate) struct Conf {
     pub(crate) partitions: Option<String>,
     /// The text of its file for torus-2QoS.
     pub(crate) torus: Option<String>,
-    /// The text of its file of the switches that are roots.
+    /// The text of its file of root switches.
     pub(crate) roots: Option<String>,
 }
 
 impl Conf {
-    /// With an option.
+    /// Adds an option.
     pub(crate) fn with(mut self, option: &'static str, value: impl ToString) -> Self {
         self.lines.push((option, value.to_string()));
         self
     }
 }
 
-/// A manager that runs. It is killed when this is dropped.
+/// A running manager. It is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenSm {
     process: Process,
-    /// Where its files are.
+    /// The directory of its files.
     dir: PathBuf,
     log: PathBuf,
 }
 
 impl OpenSm {
-    /// Starts one on a host. Its files are its own.
+    /// Starts one on a host, with files of its own.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -51,7 +51,7 @@ impl OpenSm {
         let dir = ground.dir().join(role);
         fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         let log = ground.log(&format!("{role}-log"));
-        // It appends.
+        // It would append to an existing file.
         let _ = fs::remove_file(&log);
         let file = dir.join(CONF);
         fs::write(&file, conf.write(&dir, &log)?)?;
@@ -64,7 +64,7 @@ impl OpenSm {
         Ok(Self { process: ground.start(host, role, &line)?, dir, log })
     }
 
-    /// Gives it another configuration, which it reads before it sweeps the subnet anew, as it is told to.
+    /// Gives it another configuration, and makes it read this and sweep the subnet.
     ///
     /// # Errors
     /// When it has ended.
@@ -73,16 +73,16 @@ impl OpenSm {
         self.process.signal(Signal::HUP)
     }
 
-    /// Waits until it has said so many times that the subnet is up.
+    /// Waits until it has reported so many times that the subnet is up.
     ///
     /// # Errors
-    /// When it does not, or has complained by then.
+    /// When it does not, or has logged an error.
     pub(crate) fn subnet_is_up(&mut self, times: usize) -> Result<()> {
         self.says("SUBNET UP", times)?;
         self.has_no_complaint()
     }
 
-    /// Waits until it has logged something so many times.
+    /// Waits until it has logged a text so many times.
     ///
     /// # Errors
     /// When it does not.
@@ -93,7 +93,7 @@ impl OpenSm {
         outcome.with_context(|| format!("its log ends with {:?}", last(&text(&self.log))))
     }
 
-    /// How many times it has logged something.
+    /// Returns how often it has logged a text.
     pub(crate) fn said(&self, what: &str) -> usize {
         count(&self.log, what)
     }
@@ -104,25 +104,25 @@ impl OpenSm {
         has_no_complaint(&self.log)
     }
 
-    /// Tells it to end, and waits until it has.
+    /// Stops it and waits for its end.
     ///
     /// # Errors
-    /// When it does not end well, or has complained by then.
+    /// When it does not exit successfully, or has logged an error.
     pub(crate) fn stop(self) -> Result<()> {
         let log = self.log.clone();
         self.end()?;
         has_no_complaint(&log)
     }
 
-    /// The same for one that had something to complain of.
+    /// Stops one that may have logged errors.
     ///
     /// # Errors
-    /// When it does not end well.
+    /// When it does not exit successfully.
     pub(crate) fn end(mut self) -> Result<()> {
         self.process.stop(Signal::TERM, TIMEOUT)
     }
 
-    /// Kills it: it says farewell to nobody.
+    /// Kills it, so that it cannot hand over.
     ///
     /// # Errors
     /// When it had ended before.
@@ -137,7 +137,7 @@ impl Conf {
         let mut line = |option: &str, value: &str| text += &format!("{option} {value}\n");
         line("log_file", &log.display().to_string());
         line("force_log_flush", "TRUE");
-        // What is right is compared; how long an answer takes is not: others may have the processor.
+        // The contents of answers are compared, not their speed: the machine may be busy.
         line("transaction_timeout", "5000");
         let partitions = dir.join("partitions.conf");
         if let Some(all) = &self.partitions {
@@ -161,7 +161,7 @@ impl Conf {
     }
 }
 
-/// A line that says that something went wrong: they have numbers, as in `ERR 3110:`.
+/// Returns whether a line reports an error: they have numbers, as in `ERR 3110:`.
 fn is_complaint(line: &str) -> bool {
     line.contains(": ERR ")
 }
@@ -173,7 +173,7 @@ fn has_no_complaint(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is in a log, if there is one yet.
+/// Returns the text of a log, if it exists.
 fn text(log: &Path) -> String {
     String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Partitions that change while the fabric is up: what `smpquery` and `saquery` see of that.
+//! Partitions that change while the fabric is up, as `smpquery` and `saquery` see them.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::Ground;
 use super::bring_up::pkeys;
 use super::ground::{self, HOSTS, Shown};
 
-/// The hosts are in a partition, then in another one, too, and at last a file is wrong.
+/// The hosts are in a partition, then in another one, too, and finally a file is invalid.
 pub(crate) fn while_up(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let [one, two] = [shown.node(HOSTS[0])?, shown.node(HOSTS[1])?];
@@ -34,7 +34,7 @@ pub(crate) fn while_up(ground: &Ground) -> Result<()> {
     change(&format!(
         "{default}Low=0x10, ipoib, rate=7: {a:#x}=full;\nLab=0x20: {a:#x}, {b:#x}=full;\n"
     ))?;
-    // The key that they had is where it was, also as another kind of member.
+    // Their earlier key keeps its index, also with another kind of membership.
     has(one, &[0xffff, 0x0020, 0x8010])?;
     has(two, &[0xffff, 0x8020])?;
     let groups = ground.said_on(HOSTS[0], "saquery -g")?;

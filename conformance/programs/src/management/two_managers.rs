@@ -1,4 +1,4 @@
-//! Two managers of one subnet: who is master, and who takes over.
+//! Two managers of one subnet: the choice of the master, and takeover.
 
 use anyhow::{Result, ensure};
 
@@ -7,7 +7,7 @@ use super::bring_up::all_is_active;
 use super::ground::{self, HOSTS, Shown};
 use super::opensm::{Conf, OpenSm};
 
-/// A manager that looks after its master every second, and gives it up when it has not answered twice.
+/// Returns the configuration of a manager that polls its master every second, and takes over after two lost answers.
 fn manager(priority: u8) -> Conf {
     Conf::default()
         .with("sm_priority", priority)
@@ -15,12 +15,12 @@ fn manager(priority: u8) -> Conf {
         .with("polling_retry_number", 2)
 }
 
-/// Each manager has its own host.
+/// Starts a manager; each has its own host.
 fn start(ground: &Ground, which: usize, priority: u8) -> Result<OpenSm> {
     OpenSm::start(ground, HOSTS[which], &format!("opensm-{}", HOSTS[which]), &manager(priority))
 }
 
-/// The one with the higher priority becomes master though it comes later, and the other one stands by. When it ends, the other
+/// The one with the higher priority becomes master though it starts later, and the other one stands by. When it ends, the other
 /// one takes over.
 pub(crate) fn priority(ground: &Ground) -> Result<()> {
     let mut low = start(ground, 0, 3)?;
@@ -36,11 +36,11 @@ pub(crate) fn priority(ground: &Ground) -> Result<()> {
     low.says("Entering MASTER state", 2)?;
     low.says("SUBNET UP", 2)?;
     is_master(ground, 0, 3)?;
-    // Meanwhile it has complained that its master did not answer.
+    // Meanwhile it has logged that its master did not answer.
     low.end()
 }
 
-/// Of two with the same priority the one with the lower port GUID is master, also if it comes later.
+/// Of two with the same priority the one with the lower port GUID is master, also if it starts later.
 pub(crate) fn equal_priority(ground: &Ground) -> Result<()> {
     let mut second = start(ground, 1, 5)?;
     second.subnet_is_up(1)?;
@@ -53,7 +53,7 @@ pub(crate) fn equal_priority(ground: &Ground) -> Result<()> {
     second.end()
 }
 
-/// The master is killed. Its port has no IsSM bit any more, and who stood by takes over.
+/// The master is killed. Its port's IsSM bit is cleared, and the standby takes over.
 pub(crate) fn killed(ground: &Ground) -> Result<()> {
     let mut master = start(ground, 0, 9)?;
     master.subnet_is_up(1)?;
@@ -69,7 +69,7 @@ pub(crate) fn killed(ground: &Ground) -> Result<()> {
         !ground::own_port(killed.node(HOSTS[0])?)?.is_sm,
         "the killed manager left its IsSM bit"
     );
-    // It comes back, and is master again.
+    // It is restarted, and is master again.
     let mut back = start(ground, 0, 9)?;
     back.subnet_is_up(1)?;
     is_master(ground, 0, 9)?;
@@ -78,7 +78,7 @@ pub(crate) fn killed(ground: &Ground) -> Result<()> {
     other.end()
 }
 
-/// Whom sminfo finds, by its port's GUID and the LID that the fabric shows; whom the ports have for their manager.
+/// Checks the manager that sminfo finds, by its port's GUID and the LID that the fabric shows, and the one in the ports' PortInfo.
 fn is_master(ground: &Ground, which: usize, priority: u8) -> Result<()> {
     let shown = ground.show()?;
     all_is_active(&shown)?;

@@ -1,4 +1,4 @@
-//! A host with two ports of one subnet: one node, whose ports a manager brings up, and which programs open one by one.
+//! A host with two ports of one subnet: one node, whose ports a manager brings up, and which programs open separately.
 
 use anyhow::{Context, Result, ensure};
 use rdmux_fabric::proto::NodeView;
@@ -12,7 +12,7 @@ use super::opensm::{Conf, OpenSm};
 /// The host.
 const BOTH: &str = "both";
 
-/// OpenSM brings both up, and then another one does, at the second port.
+/// OpenSM brings both up, and then a second OpenSM does, at the second port.
 pub(crate) fn opensm(ground: &Ground) -> Result<()> {
     attach(ground)?;
     let mut opensm = OpenSm::start(ground, HOSTS[0], "opensm", &Conf::default())?;
@@ -29,7 +29,7 @@ pub(crate) fn opensm(ground: &Ground) -> Result<()> {
     second.end()
 }
 
-/// The fabric's own manager does.
+/// The fabric's own manager brings both up.
 pub(crate) fn own(ground: &Ground) -> Result<()> {
     attach(ground)?;
     is_seen(ground)?;
@@ -44,7 +44,7 @@ fn node(ground: &Ground) -> Result<NodeView> {
     Ok(ground.show()?.node(BOTH)?.clone())
 }
 
-/// The GUID and LID of each port.
+/// Returns the GUID and LID of each port.
 fn ports(node: &NodeView) -> Result<[(u64, u16); 2]> {
     let ports = [1, 2].map(|number| {
         let port = node.ports.iter().find(|port| port.number == number)?;
@@ -54,11 +54,11 @@ fn ports(node: &NodeView) -> Result<[(u64, u16); 2]> {
     Ok([one.context("no port 1")?, two.context("no port 2")?])
 }
 
-/// The part of ibstat's output that tells of a port.
+/// Returns the part of ibstat's output about a port.
 fn ibstat(ground: &Ground, port: u8) -> Result<String> {
     let said = ground.said_on(BOTH, "ibstat")?;
     let (_, rest) = said.split_once(&format!("Port {port}:")).context("ibstat has no such port")?;
-    // "Port GUID" is a line of it.
+    // "Port GUID" is a line within it.
     let next = format!("Port {}:", port + 1);
     Ok(rest.split(&next).next().unwrap_or(rest).to_owned())
 }
@@ -67,7 +67,7 @@ fn state(ground: &Ground, port: u8) -> Result<String> {
     field(&ibstat(ground, port)?, "State")
 }
 
-/// Programs see both, and reach the subnet by each.
+/// Programs see both ports, and reach the subnet by each.
 fn is_seen(ground: &Ground) -> Result<()> {
     ground.until("active at both ports", || {
         Ok(all_is_active(&ground.show()?).is_ok() && state(ground, 2)? == "Active")
@@ -91,7 +91,7 @@ fn is_seen(ground: &Ground) -> Result<()> {
         let own = ground.said_on(BOTH, &format!("ibaddr -P {number}"))?;
         ensure!(own.contains(&format!("LID start {lid:#x} ")), "port {number}: {own}");
         ground.said_on(BOTH, &format!("sminfo -P {number}"))?;
-        // From here to the other port, whose agent says by which port it was asked.
+        // From this port to the other one, whose agent reports the ingress port of the request.
         let other = if number == 1 { two } else { one };
         let line = format!("smpquery -P {number} nodeinfo {}", other.1);
         let info = ground.said_on(BOTH, &line)?;
@@ -109,7 +109,7 @@ fn is_seen(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// A port whose cable fails leaves the other one alone.
+/// A port whose cable fails does not affect the other one.
 fn goes_down_alone(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let node = shown.node(BOTH)?;

@@ -1,4 +1,4 @@
-//! Network namespaces, for who may have them: root, and others where user namespaces are allowed.
+//! Network namespaces, for users who may create them: root, and others where user namespaces are allowed.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,19 +10,19 @@ use crate::process::Process;
 
 /// The addresses of both ends of the wire.
 pub(super) const V4: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
-/// The same over IPv6.
+/// The same for IPv6.
 pub(super) const V6: [&str; 2] = ["fd78::1", "fd78::2"];
 
-/// Hardware addresses. Each end is told the other's: it takes a second until a new interface answers who asks for it,
+/// Hardware addresses. Each end is configured with the other's: a new interface answers ARP only after a second,
 /// which is longer than programs retry.
 const MAC: [&str; 2] = ["02:00:00:00:78:01", "02:00:00:00:78:02"];
 
-/// Whose a namespace is.
+/// The owner of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// Of who runs this.
+    /// The user who runs this.
     Ours,
-    /// Of one without privilege, also if root runs this.
+    /// A user without privilege, also if root runs this.
     PlainUsers,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// The words before a command line that make it run inside.
+    /// Returns the words before a command line that make it run inside.
     pub(super) fn enter(&self) -> Vec<String> {
         let target = self.holder.pid().to_string();
         let mut words = vec!["nsenter", "--target", &target, "--net"];
@@ -52,7 +52,7 @@ impl Held {
         side::as_whom(self.whose).into_iter().chain(words).collect()
     }
 
-    /// A process inside, and the device of its end of the wire.
+    /// Returns a process inside, and the device of its end of the wire.
     pub(super) fn wire(&self) -> Option<(u32, &'static str)> {
         Some((self.holder.pid(), self.device?))
     }
@@ -62,10 +62,10 @@ impl Held {
     }
 }
 
-/// A namespace with nothing but its loopback interface.
+/// Creates a namespace with only its loopback interface.
 ///
 /// # Errors
-/// When this system forbids it.
+/// When the operating system forbids it.
 pub(super) fn alone(logs: &Path, whose: Whose) -> Result<Held> {
     let user = whose == Whose::PlainUsers || !rustix::process::geteuid().is_root();
     let how: &[&str] = match whose {
@@ -77,10 +77,10 @@ pub(super) fn alone(logs: &Path, whose: Whose) -> Result<Held> {
     hold(&how.collect::<Vec<_>>(), whose, user, &logs.join(format!("namespace-{whose:?}.log")))
 }
 
-/// Two namespaces with a wire between them; see [`V4`] and [`V6`].
+/// Creates two namespaces with a wire between them; see [`V4`] and [`V6`].
 ///
 /// # Errors
-/// When this system forbids it.
+/// When the operating system forbids it.
 pub(super) fn wire(logs: &Path, whose: Whose) -> Result<[Held; 2]> {
     let mut left = alone(logs, whose)?;
     let mut enter = left.enter();
@@ -108,7 +108,7 @@ pub(super) fn wire(logs: &Path, whose: Whose) -> Result<[Held; 2]> {
     Ok([left, right])
 }
 
-/// Starts the program that holds a namespace, and waits until that is made.
+/// Starts the program that holds a namespace, and waits until the namespace exists.
 fn hold(how: &[String], whose: Whose, user: bool, log: &Path) -> Result<Held> {
     let mut command = Command::new(&how[0]);
     command.args(&how[1..]);

@@ -1,4 +1,4 @@
-//! One host, and how a program is run on it.
+//! One host, and how programs are run on it.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::Whose;
 use crate::row::Device;
 
-/// Our programs, the C library, and the one that shows the device where namespaces are forbidden.
+/// The programs of this workspace, the C library, and the one that shows the device where namespaces are forbidden.
 pub(super) const FILES: [&str; 5] =
     ["rdmux", "ib_acm", "ib_acme", "librdmux_capi.so", "librdmux_view.so"];
 
@@ -24,21 +24,21 @@ const NOBODY: u32 = 65534;
 pub(crate) struct Side {
     /// Its name.
     pub(crate) name: String,
-    /// An address of it.
+    /// One of its addresses.
     pub(crate) address: String,
-    /// Its first one, which is IPv4.
+    /// Its first address, which is IPv4.
     pub(crate) address4: String,
-    /// Where that is in the GID table.
+    /// The index of that address in the GID table.
     pub(crate) gid_index: u64,
     work: PathBuf,
     runtime: Runtime,
     /// A process in its network namespace, and the device there that leads to the other side.
     wire: Option<(u32, &'static str)>,
-    /// The words before a command line that bring it here.
+    /// The words before a command line that make it run there.
     enter: Vec<String>,
 }
 
-/// What says where the hosts are.
+/// The variable that gives the hosts' directory.
 #[derive(Clone, Debug)]
 enum Runtime {
     /// `RDMUX_RUNTIME_DIR`.
@@ -62,7 +62,7 @@ impl Side {
         Self::up_with(work, Runtime::Chosen(runtime.to_path_buf()), name, options, Vec::new())
     }
 
-    /// Starts the default host where hosts usually are, where `enter` leads to.
+    /// Starts the default host in the usual directory, in the environment of `enter`.
     ///
     /// # Errors
     /// When it does not come up.
@@ -71,7 +71,7 @@ impl Side {
         Self::up(work, Runtime::Usual(xdg.map(Path::to_path_buf)), "default", enter)
     }
 
-    /// Starts the default host, where `enter` leads to; if root does it for a plain user, that one's.
+    /// Starts the default host in the environment of `enter`; if root does it for a plain user, that user's.
     ///
     /// # Errors
     /// When it does not come up.
@@ -114,23 +114,23 @@ impl Side {
         Ok(side)
     }
 
-    /// The same host, which has one end of a wire.
+    /// Returns the same host with one end of a wire.
     pub(super) fn with_wire(self, wire: Option<(u32, &'static str)>) -> Self {
         Self { wire, ..self }
     }
 
-    /// How many bytes have left and reached it by the wire, as the kernel counts them.
+    /// Returns how many bytes it has sent and received on the wire, by the kernel's counters.
     pub(super) fn crossed(&self) -> Option<u64> {
         let (process, device) = self.wire?;
         let table = fs::read_to_string(format!("/proc/{process}/net/dev")).ok()?;
         let line =
             table.lines().find_map(|l| l.trim_start().strip_prefix(device)?.strip_prefix(':'));
-        // Bytes come first, of eight columns that were received and of eight that were sent.
+        // Bytes are the first of eight columns received and of eight sent.
         let columns: Vec<u64> = line?.split_whitespace().filter_map(|w| w.parse().ok()).collect();
         Some(columns.first()? + columns.get(8)?)
     }
 
-    /// The same host by another of its addresses.
+    /// Returns the same host by another of its addresses.
     ///
     /// # Errors
     /// When it does not have that one.
@@ -141,7 +141,7 @@ impl Side {
         Ok(Self { address, gid_index, ..self.clone() })
     }
 
-    /// Addresses and where they are in the GID table.
+    /// Returns addresses and their indexes in the GID table.
     fn gids(&self) -> Result<Vec<(String, u64)>> {
         let devices: Value =
             serde_json::from_str(&self.rdmux(&["devices", "--device", "roce", "--json"])?)?;
@@ -150,10 +150,10 @@ impl Side {
         Ok(table.iter().filter_map(entry).collect())
     }
 
-    /// Whether all ports of its device of a kind are active.
+    /// Returns whether all ports of its device of a kind are active.
     ///
     /// # Errors
-    /// When its devices cannot be asked.
+    /// When its devices cannot be queried.
     pub(super) fn is_active(&self, kind: &str) -> Result<bool> {
         let devices: Value =
             serde_json::from_str(&self.rdmux(&["devices", "--device", kind, "--json"])?)?;
@@ -161,10 +161,10 @@ impl Side {
         Ok(ports.iter().all(|port| port["state"] == "active"))
     }
 
-    /// The GID that leads here: of RoCE the address, and of InfiniBand that of the first port.
+    /// Returns the GID of this host: the address for RoCE, that of the first port for InfiniBand.
     ///
     /// # Errors
-    /// When its devices cannot be asked, or have none.
+    /// When its devices cannot be queried, or have none.
     pub(super) fn gid(&self, device: Device) -> Result<String> {
         if device != Device::Ib {
             let address: IpAddr = self.address.parse()?;
@@ -180,7 +180,7 @@ impl Side {
         Ok(gid.context("a port without a GID")?.to_owned())
     }
 
-    /// What its service says of itself.
+    /// Returns the status that its service reports.
     ///
     /// # Errors
     /// When it does not run.
@@ -188,7 +188,7 @@ impl Side {
         Ok(serde_json::from_str(&self.rdmux(&["host", "status", &self.name, "--json"])?)?)
     }
 
-    /// Runs a command of ours here; what it printed.
+    /// Runs a command of rdmux here and returns its output.
     ///
     /// # Errors
     /// When it does not succeed.
@@ -199,9 +199,9 @@ impl Side {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// A program on this host, started by `rdmux run` with these options, of which the first
-    /// say on which device. Words like `NAME=VALUE`
-    /// before it are its environment.
+    /// Returns the command of a program on this host, started by `rdmux run` with these options, of which the first
+    /// select the device. Words like `NAME=VALUE`
+    /// before it set its environment.
     pub(super) fn command(&self, device: &[&str], options: &[&str], words: &[&str]) -> Command {
         let mut command = self.bare(&self.work.join("rdmux"));
         let set = words.iter().take_while(|w| is_assignment(w)).count();
@@ -234,7 +234,7 @@ impl Side {
     }
 }
 
-/// The words before a command line that make it a plain user's, if root is to become one.
+/// Returns the words before a command line that run it as a plain user, if root runs this.
 pub(super) fn as_whom(whose: Whose) -> Vec<String> {
     if whose == Whose::Ours || !rustix::process::geteuid().is_root() {
         return Vec::new();
@@ -243,7 +243,7 @@ pub(super) fn as_whom(whose: Whose) -> Vec<String> {
     ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups", "--"].map(str::to_owned).into()
 }
 
-/// Copies our program and the shared objects to where everybody may read them.
+/// Copies the program and the shared objects to a place where every user may read them.
 pub(super) fn lay_out(work: &Path, rdmux: &Path) -> Result<()> {
     public_folder(work)?;
     for file in FILES {
@@ -253,19 +253,19 @@ pub(super) fn lay_out(work: &Path, rdmux: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a word sets a variable for the program after it.
+/// Returns whether a word sets a variable for the program after it.
 pub(crate) fn is_assignment(word: &str) -> bool {
     let name = word.split_once('=').map_or("", |(name, _)| name);
     !name.is_empty()
         && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// Makes a folder in which every user may leave things.
+/// Creates a folder in which every user may create files.
 pub(super) fn public_folder(path: &Path) -> Result<()> {
     folder(path, 0o1777)
 }
 
-/// Makes a folder of one user's own.
+/// Creates a folder of one user.
 pub(super) fn private_folder(path: &Path) -> Result<()> {
     folder(path, 0o700)
 }
@@ -276,12 +276,12 @@ fn folder(path: &Path, mode: u32) -> Result<()> {
         .with_context(|| path.display().to_string())
 }
 
-/// Whether there is such a program.
+/// Returns whether there is such a program.
 pub(super) fn is_installed(program: &str) -> bool {
     find_program(program).is_some()
 }
 
-/// Where a program is: on the path, or where those are that administrators use.
+/// Returns the path of a program: in PATH, or in the administrators' directories.
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     if Path::new(program).is_absolute() {
         return Path::new(program).is_file().then(|| program.into());

@@ -1,4 +1,4 @@
-//! Programs that use RDMA to get something done: libfabric, fio, uDAPL, and iSCSI over iSER.
+//! Applications of RDMA: libfabric, fio, uDAPL, and iSCSI over iSER.
 
 use crate::exchange::{End, Exchange, Ready};
 use crate::proof::Proof::{Client, Server};
@@ -8,12 +8,12 @@ pub(super) fn rows() -> Vec<Row> {
     let mut rows = Row::each(&[Way::Ring, Way::Default], &fi_info().brief(&[Way::Default]));
     rows.extend(Row::each(Way::HERE, &fi_pingpong("-e dgram", "{server}").brief(Way::HERE)));
     for kind in ["-e msg", "-e rdm"] {
-        // Endpoints with connections are offered only where there is an interface beside the loopback
-        // one. A server that is given no address listens on 127.0.0.1.
+        // Connected endpoints are offered only if there is an interface other than loopback.
+        // A server without an address listens on 127.0.0.1.
         let local = fi_pingpong(kind, "127.0.0.1").beside().brief(&[Way::Wire4]);
         rows.extend(Row::each(&[Way::Wire4], &local));
     }
-    // No verb "send": fio sends before the peer has posted receives, and has nobody retry.
+    // Not the verb "send": fio sends before the peer has posted receives, and without RNR retries.
     for verb in ["write", "read"] {
         rows.extend(Row::each(Way::HERE, &fio(verb).brief(Way::HERE)));
     }
@@ -34,8 +34,8 @@ fn fi_pingpong(kind: &str, address: &str) -> Exchange {
         .proof(Client("bytes   #sent   #ack".into()))
 }
 
-/// The server is a job that receives. It listens on all addresses: of a name to bind to, fio takes the
-/// first character for the address.
+/// The server is a job that receives. It listens on all addresses, because fio takes the first character of a name to bind to
+/// for the address.
 fn fio(verb: &str) -> Exchange {
     let common = "fio --name=j --ioengine=rdma --port={port} --bs=64k --size=16m --iodepth=8";
     Exchange::new(format!("fio --ioengine=rdma --verb={verb}"))

@@ -1,4 +1,4 @@
-//! Package ibverbs-utils: what a device is, and the smallest programs that use one.
+//! Package ibverbs-utils: device attributes, and the smallest programs that use a device.
 
 use crate::exchange::{End, Exchange, Ready};
 use crate::proof::Proof::{Client, Server};
@@ -66,7 +66,7 @@ const XRC_PINGPONGS: &[Options] = &[
     one_host("-n 1000 -o"),
 ];
 
-/// Where else the first of each is run.
+/// The further configurations of the first of each.
 const ELSEWHERE: &[Way] = &[Way::Loopback6, Way::Wire6, Way::Default, Way::Wire4];
 
 pub(super) fn rows() -> Vec<Row> {
@@ -106,7 +106,7 @@ fn devinfo() -> Exchange {
         })
 }
 
-/// Of an iWARP device.
+/// For an iWARP device.
 pub(super) fn devinfo_iwarp() -> Exchange {
     ["{dev}", "PORT_ACTIVE (4)", "iWARP (1)", "Ethernet", "max_qp_rd_atom:\t\t\t128"]
         .iter()
@@ -119,7 +119,7 @@ fn devinfo_list() -> Exchange {
     Exchange::new("ibv_devinfo -l").client("ibv_devinfo -l").proof(Client("1 HCA found".into()))
 }
 
-/// It waits for events for ever; standard output is a file, and only `stdbuf` makes it talk at once.
+/// It waits for events for ever. Its standard output is a file, and only `stdbuf` makes it flush at once.
 fn asyncwatch() -> Exchange {
     let row = Exchange::new("ibv_asyncwatch");
     row.server("stdbuf -oL ibv_asyncwatch", Ready::Says("async event FD"), End::Told)
@@ -150,7 +150,7 @@ fn xrc_pingpong_of_four() -> Exchange {
         .proof(Client("success".into()))
 }
 
-/// It counts and times nothing, but compares what came.
+/// It has no counters and no timing, but compares the received data.
 fn xrc_pingpong(options: &str) -> Exchange {
     let program = format!("ibv_xsrq_pingpong {options}");
     let line = format!("{program} -g {{gid}} -p {{port}}");

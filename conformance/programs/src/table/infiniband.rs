@@ -1,12 +1,12 @@
-//! The rows of InfiniBand: those of RoCE, whose programs connect by IP address, or queue pairs by themselves: by LID without a GRH
-//! and, of the first of each kind, with one. The others are in [`NOT_THERE`], with the reason. What is brief on RoCE is so here.
+//! The rows of InfiniBand: those of RoCE whose programs connect by IP address, or connect queue pairs by themselves, by LID without a GRH
+//! and, for the first of each kind, with one. [`NOT_THERE`] lists the others, with reasons. Rows that are brief on RoCE are so here.
 
 use std::collections::BTreeSet;
 
 use super::rdmacm_utils::mckey;
 use crate::row::{Device, Row, Run, Way};
 
-/// What there is not, by words of the titles.
+/// The unsupported features, by words of the titles.
 const NOT_THERE: &[(&str, &str)] = &[
     ("ibv_devi", "what it shows differs, and the management rows look at it"),
     ("ibv_asyncwatch", "events come when a manager does something: the management rows have that"),
@@ -14,10 +14,10 @@ const NOT_THERE: &[(&str, &str)] = &[
     ("mckey -M", "GIDs of groups differ, and have rows of their own"),
 ];
 
-/// Where rows are run.
+/// The configurations of the rows.
 const WAYS: &[Way] = &[Way::Ring, Way::Udp, Way::Default, Way::Loopback6];
 
-/// The options of the rows that are there with a GRH, too.
+/// The options of the rows that also run with a GRH.
 const WITH_GRH: &[&str] = &[
     "ibv_rc_pingpong -c -n 1000",
     "ibv_uc_pingpong -c -n 1000",
@@ -31,7 +31,7 @@ const WITH_GRH: &[&str] = &[
     "ib_atomic_bw -A CMP_AND_SWAP",
 ];
 
-/// The options of the rows that CI runs on a fabric that OpenSM manages, too.
+/// The options of the rows that CI also runs on a fabric that OpenSM manages.
 const UNDER_OPENSM: &[&str] = &[
     "ibv_rc_pingpong -c -n 1000",
     "ib_write_bw",
@@ -39,22 +39,22 @@ const UNDER_OPENSM: &[&str] = &[
     "mckey -m {group} -c 2 -C 20 -S 500",
 ];
 
-/// The options of the row that is there with ACM, too.
+/// The options of the row that also runs with ACM.
 const BY_ACM: &str = "rping -C 1000 -v";
 
-/// Why a row of RoCE is none of InfiniBand, if it is not.
+/// Returns why a row of RoCE does not exist for InfiniBand, if it does not.
 fn why_not(title: &str) -> Option<&'static str> {
     NOT_THERE.iter().find(|(word, _)| title.contains(word)).map(|(_, why)| *why)
 }
 
-/// The rows of InfiniBand, of those of RoCE.
+/// Returns the rows of InfiniBand, from those of RoCE.
 pub(super) fn rows(of: &[Row]) -> Vec<Row> {
     let mut rows = Vec::new();
     let permitted = of.iter().filter(|row| row.device == Device::Roce);
     for row in permitted.filter(|row| WAYS.contains(&row.way) && why_not(&row.title).is_none()) {
         let Run::Exchange(exchange) = &row.run else { continue };
         let by_lid = exchange.clone().lines(|line| {
-            // A GID is for a GRH; qperf connects by itself unless it is told otherwise.
+            // A GID needs a GRH; qperf connects by itself unless told otherwise.
             let words = [" -x {gid}", " -g {gid}", "UCX_IB_GID_INDEX={gid} ", " -cm1"];
             words.iter().fold(line.to_owned(), |line, word| line.replace(word, ""))
         });
@@ -75,7 +75,7 @@ pub(super) fn rows(of: &[Row]) -> Vec<Row> {
     rows
 }
 
-/// What takes a second or more is brief in one of the two ways only: rings are those of RoCE, which has both.
+/// Marks rows of a second or more as brief in one of the two ways only: rings are the same as RoCE's, which has both.
 fn mark(rows: &mut [Row]) {
     const SLOW: &[&str] = &["ib_", "qperf ", "ucx_perftest ", "fio "];
     let between: BTreeSet<String> = rows
@@ -89,7 +89,7 @@ fn mark(rows: &mut [Row]) {
     }
 }
 
-/// The same with ACM asked first, whose service each side's first program starts, and which goes soon after the last.
+/// Returns the row with ACM asked first. Each side's first program starts the service, which ends soon after the last.
 fn by_acm_first(row: &Row) -> Option<Row> {
     let Run::Exchange(exchange) = &row.run else { return None };
     let exchange =
@@ -98,7 +98,7 @@ fn by_acm_first(row: &Row) -> Option<Row> {
     Some(Row { title, run: Run::Exchange(exchange), ..row.clone() })
 }
 
-/// Groups by a GID and by an IPv6 address, of members that hear and that only send.
+/// Groups by a GID and by an IPv6 address, with members that receive and send-only members.
 fn groups() -> Vec<Row> {
     let by_gid = |how| mckey("-M ff15:7777::1", how);
     let by_ipv6 = |how| mckey("-m ff1e::77", how);
@@ -111,7 +111,7 @@ fn groups() -> Vec<Row> {
     rows.into_iter().flatten().map(|row| Row { device: Device::Ib, ..row }).collect()
 }
 
-/// The same on a fabric that OpenSM manages. What a manager decides is how packets travel and who may join what, which few programs show.
+/// Returns the row on a fabric that OpenSM manages. A manager determines routes and group membership, which few programs show.
 fn by_opensm(row: &Row) -> Row {
     let brief = UNDER_OPENSM.contains(&row.title.as_str());
     Row { way: Way::OpenSm, brief, ..row.clone() }

@@ -1,7 +1,7 @@
-//! The rows that iWARP permits: those of RoCE whose programs leave it to the connection manager how
-//! their queue pairs are connected. The others are in [`NOT_THERE`], with the reason.
+//! The rows that iWARP permits: those of RoCE whose programs let the connection manager connect
+//! their queue pairs. [`NOT_THERE`] lists the others, with reasons.
 //!
-//! All ways between two programs are TCP, so one is enough for most.
+//! All connections between two programs are TCP, so one configuration is enough for most.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ pub(super) const NOT_THERE: &[(&str, &str)] = &[
     ("test_", "rdma-core's own tests connect queue pairs by themselves, nearly all of them"),
 ];
 
-/// Why a row of RoCE is none of iWARP, if it is not.
+/// Returns why a row of RoCE does not exist for iWARP, if it does not.
 pub(super) fn why_not(title: &str) -> Option<&'static str> {
     if title.split(' ').any(|word| word == "-R") && !title.contains(" -c U") {
         return None;
@@ -44,7 +44,7 @@ pub(super) fn why_not(title: &str) -> Option<&'static str> {
     NOT_THERE.iter().find(|(word, _)| title.contains(word)).map(|(_, why)| *why)
 }
 
-/// The rows of iWARP, of those of RoCE.
+/// Returns the rows of iWARP, from those of RoCE.
 pub(super) fn rows(of: &[Row]) -> Vec<Row> {
     let permitted = of.iter().filter(|row| has_way(row) && why_not(&row.title).is_none());
     let devinfo = super::ibverbs_utils::devinfo_iwarp().brief(&[Way::Udp]);
@@ -56,8 +56,8 @@ pub(super) fn rows(of: &[Row]) -> Vec<Row> {
     rows
 }
 
-/// What is brief on RoCE is so here. Of perftest, whose rows differ, CI runs each program, and all options with the
-/// first program that has them, with whichever numbers.
+/// Marks the brief rows: those that are brief on RoCE. For perftest, whose rows differ, CI runs each program, and all options with the
+/// first program that has them, with any numbers.
 fn mark(rows: &mut [Row]) {
     let mut known = BTreeSet::new();
     for row in rows {
@@ -69,7 +69,7 @@ fn mark(rows: &mut [Row]) {
     }
 }
 
-/// Whether a row is to be in the way that it is. Where a program runs everywhere else too, it is for its
+/// Returns whether a row exists in its configuration. A program that runs in further ones does so for their
 /// addresses, which iWARP has as well.
 fn has_way(row: &Row) -> bool {
     let everywhere = ["rping -C 1000", "ucmatose -c 10", "cmtime", "rdma_client"];

@@ -4,7 +4,7 @@ use crate::exchange::{End, Exchange, Ready};
 use crate::proof::Proof::{Client, Server};
 use crate::row::{Device, Row, Way};
 
-/// What the client's process sees, and what the server's does.
+/// The devices visible to the client's process and to the server's.
 const PAIRS: &[(&str, &str)] = &[
     ("roce", "roce"),
     ("iw", "iw"),

@@ -8,7 +8,7 @@ use crate::management::{
 };
 use crate::row::{Device, Row, Run, Way};
 
-/// The shape on which programs look around: two levels of switches, several cables between two of them, free ports.
+/// The shape that programs query: two levels of switches, several cables between two of them, free ports.
 const TREE: &str = "fattree:40";
 
 pub(super) fn rows() -> Vec<Row> {
@@ -76,7 +76,7 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-/// ACM, by our service and tool and by Debian's.
+/// ACM, by rdmux's service and tool and by Debian's.
 fn resolution() -> Vec<Row> {
     type Case = (&'static str, bool, fn(&Ground) -> Result<()>);
     let rows: [Case; 12] = [
@@ -97,7 +97,7 @@ fn resolution() -> Vec<Row> {
     rows.map(|(title, brief, run)| row(own(title), brief, Management::With(&[], run))).into()
 }
 
-/// The title of a row of the fabric's own manager says so.
+/// Returns the title of a row, which says if the fabric's own manager is used.
 fn managed(title: &str, by: ManagedBy) -> String {
     match by {
         ManagedBy::OpenSm => title.to_owned(),
@@ -110,7 +110,7 @@ fn row(title: impl Into<String>, brief: bool, management: Management) -> Row {
     Row { device, title: title.into(), way, brief, run }
 }
 
-/// Each engine on a shape that suits it, each LMC, partitions and QoS once in CI; beyond it all that go together.
+/// Each engine on a shape that suits it, each LMC, partitions and QoS once in CI; outside CI all valid combinations.
 fn bring_ups() -> Vec<Row> {
     let brief = [
         BringUp::plain("two"),
@@ -138,7 +138,7 @@ fn bring_ups() -> Vec<Row> {
 }
 
 fn matrix() -> Vec<BringUp> {
-    /// Which engines suit a shape. ftree and lash have no LMC.
+    /// The engines that suit a shape. ftree and lash support no LMC.
     const SUITS: &[(&str, &[&str])] = &[
         ("two", &[]),
         ("switch:8", &["minhop", "updn", "sssp", "dfsssp"]),
@@ -155,7 +155,7 @@ fn matrix() -> Vec<BringUp> {
             all.extend((0..=most).map(|lmc| BringUp::plain(shape).by(engine).lmc(lmc)));
         }
         if engines.is_empty() {
-            // Without switches there are no tables to make.
+            // Without switches there are no forwarding tables.
             all.extend((1..=2).map(|lmc| BringUp::plain(shape).lmc(lmc)));
         }
         all.push(BringUp::plain(shape).and(Extra::Qos));
@@ -166,7 +166,7 @@ fn matrix() -> Vec<BringUp> {
     all
 }
 
-/// Administration beside OpenSM's, on each kind of subnet and with path bits.
+/// Administration compared with OpenSM's, on each kind of subnet and with path bits.
 fn comparisons() -> Vec<Row> {
     let all = [
         (Compare { shape: "two", lmc: 0, also: Also::Nothing }, false),
@@ -192,7 +192,7 @@ fn two() -> Vec<Row> {
     rows.map(|(title, brief, run)| row(title, brief, Management::Two(run))).into()
 }
 
-/// Rows beside those of one program each. Brief are those of what no other row has.
+/// Returns further rows with more than one program each. Brief are those with features that no other row has.
 fn more(by: ManagedBy) -> Vec<Row> {
     type Case = (&'static str, fn(&Ground) -> Result<()>);
     /// Those in which the manager is OpenSM, or none.
@@ -222,8 +222,8 @@ fn more(by: ManagedBy) -> Vec<Row> {
     .collect()
 }
 
-/// What a program finds on a shape. Brief is the first one of each with OpenSM, and with the fabric's own manager those that
-/// read what it has made, or ask its administration.
+/// Returns the rows of programs that query a shape. Brief are the first of each with OpenSM, and with the fabric's own manager those
+/// that read its results, or query its administration.
 fn looks(by: ManagedBy) -> Vec<Row> {
     type Look = (&'static str, fn(&Ground) -> Result<()>);
     const LOOKS: &[Look] = &[
@@ -259,7 +259,7 @@ fn looks(by: ManagedBy) -> Vec<Row> {
         ("ibqueryerrors", diags::counters::ibqueryerrors),
         ("ibportstate", diags::portstate::ibportstate),
     ];
-    /// Those of which a larger subnet shows more: answers of thousands of records.
+    /// Those for which a larger subnet matters: answers of thousands of records.
     const LARGE: &[&str] = &[
         "ibnetdiscover",
         "iblinkinfo",
@@ -270,7 +270,7 @@ fn looks(by: ManagedBy) -> Vec<Row> {
         "saquery LinkRecord",
         "ibqueryerrors",
     ];
-    /// What CI runs with the fabric's own manager.
+    /// The rows that CI runs with the fabric's own manager.
     const BRIEF: &[&str] = &[
         "ibstat",
         "sminfo",

@@ -1,5 +1,5 @@
-//! Two network namespaces of one user, joined by a wire: two machines, although they share all files and are in reach of each
-//! other's memory. What the programs send must be seen on the wire.
+//! Two network namespaces of one user, joined by a wire. They act as two machines, although they share all files and can reach each
+//! other's memory. The programs' data must be seen on the wire.
 
 use super::ibverbs_utils::pingpong;
 use super::perftest::perftest;
@@ -8,7 +8,7 @@ use crate::exchange::Exchange;
 use crate::proof::Proof::Crossed;
 use crate::row::{Device, Row, Way};
 
-/// CI runs both: what each may see and reach differs.
+/// CI runs both: the two have different access rights.
 const WAYS: &[Way] = &[Way::Namespaces, Way::UserNamespaces];
 
 pub(super) fn rows() -> Vec<Row> {
@@ -32,8 +32,8 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-/// By LID and by IP address, on a fabric of one of the two machines that the other has joined: packets of 4,096 bytes over a wire with an MTU of 1,500. In the first way the
-/// fabric has its own manager, in the other OpenSM runs on the fabric's machine.
+/// By LID and by IP address, on a fabric of one of the two machines that the other has joined: packets of 4,096 bytes over a wire with
+/// an MTU of 1,500. In the first way the fabric has its own manager, in the other OpenSM runs on the fabric's machine.
 pub(super) fn infiniband() -> Vec<Row> {
     let by_lid = |exchange: Exchange| {
         exchange.lines(|line| line.replace(" -x {gid}", "").replace(" -g {gid}", ""))

@@ -1,4 +1,4 @@
-//! Package perftest. What it measures is not judged, only that it can be measured.
+//! Package perftest. The results of its measurements are not judged, only that it can measure.
 
 use std::collections::BTreeSet;
 
@@ -8,17 +8,17 @@ use crate::row::{Options, Row, Way, both, one_host, rest, two_hosts};
 
 /// The sizes of `-a`: powers of two up to 2^23; UD stops at the MTU.
 const ALL_SIZES: usize = 23;
-/// The same for programs whose messages are at least so many bytes that fewer sizes are left.
+/// The same for programs whose minimum message size leaves fewer sizes.
 const ALL_SIZES_UD: usize = 12;
 
-/// How many seconds they may take. ib_write_lat looks at memory in a loop and calls nothing meanwhile: where there
-/// are few processors and much to do, that keeps the thread away that would write there.
+/// The timeout in seconds. ib_write_lat busy-polls memory without system calls: on a busy machine with few
+/// processors that keeps the thread away that would write there.
 const TIMEOUT: u64 = 300;
 
 /// Options that every program is run with.
 const ALL: &[Options] = &[both(""), two_hosts("-R"), one_host("-e"), two_hosts("-z")];
 
-/// What else a program is run with.
+/// Further options of a program.
 const MORE: &[(&str, &[Options])] = &[
     (
         "ib_send_bw",
@@ -41,7 +41,7 @@ const MORE: &[(&str, &[Options])] = &[
             both("-s 1048576 -n 100"),
             two_hosts("-N"),
             one_host("-D 1"),
-            // Nothing holds these back: at once they send no more than a socket buffers.
+            // Unreliable transports have no flow control: these rows send at once no more than a socket buffers.
             one_host("-c UC -s 1024 -n 100"),
             two_hosts("-c UC -s 256 -n 100 -b -q 4"),
             two_hosts("-c UD -s 1024 -n 100"),
@@ -181,14 +181,14 @@ const MORE: &[(&str, &[Options])] = &[
     ),
 ];
 
-/// Which of them CI runs on other hosts than those of most rows, too: how they find each other is one for all.
+/// The programs that CI also runs on other hosts than those of most rows: all connect in the same way.
 const ELSEWHERE: &[&str] = &["ib_send_bw", "ib_atomic_lat"];
 
 pub(super) fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for (program, more) in MORE {
         for options in ALL.iter().chain(*more) {
-            // These look at memory, or have nobody who could sleep: they refuse it.
+            // These busy-poll memory, or have nothing to wait for: they refuse the option.
             if program.starts_with("ib_write") && options.text.split(' ').any(|o| o == "-e") {
                 continue;
             }
@@ -197,12 +197,12 @@ pub(super) fn rows() -> Vec<Row> {
                 &perftest(program, options.text).brief(options.brief),
             ));
         }
-        // Over IPv6 they find each other by IPv4, and `-R` knows nothing else.
+        // Over IPv6 they exchange parameters by IPv4, and `-R` supports nothing else.
         let elsewhere: [(&'static [Way], _); 4] = [
             (Way::IPV6, ""),
             (&[Way::Wire4], "-R"),
             (&[Way::Default], ""),
-            // Not on the default host: the file that their domain is of is that of the first user who ran one.
+            // Not on the default host: the file of their domain belongs to the first user who ran one.
             (&[Way::Wire4, Way::Wire6], "-c XRC"),
         ];
         for (ways, options) in elsewhere {
@@ -215,7 +215,7 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-/// The programs have the same options: CI runs each program, and each option with the first one that has it, with whichever number.
+/// Marks brief rows. The programs have the same options: CI runs each program, and each option with the first that has it, with any number.
 fn mark(rows: &mut [Row]) {
     let mut known = BTreeSet::new();
     for row in rows {
@@ -225,19 +225,19 @@ fn mark(rows: &mut [Row]) {
     }
 }
 
-/// What is not run over a stream, by parts of the options.
+/// The options that are not run over a stream, by parts of them.
 const NOT_BY_STREAM: &[(&str, &str)] = &[
     ("-R", "it is over the connection manager already"),
     ("-c ", "iWARP has reliable connections only, and no XRC"),
     ("-m ", "the MTU is not the program's to choose"),
-    // On iWARP ib_send_bw counts credits for each queue pair, by which receive a message took. Of a shared queue those are
-    // another's as well: a queue pair that is behind the others by a few messages has more credits than it has sent, and
-    // the difference, which has no sign, never lets it send again.
+    // On iWARP ib_send_bw counts credits for each queue pair, by the receive that a message consumed. In a shared queue that may be
+    // another queue pair's. A queue pair that is a few messages behind the others then has more credits than it has sent, and
+    // the difference, which is unsigned, never lets it send again.
     ("--use-srq -q", "the program waits for ever when its queue pairs do not keep step"),
     ("--reversed", "with -R it makes the program that knows no address connect"),
 ];
 
-/// Over the connection manager what is run without it elsewhere, for devices on which that is the only way.
+/// Returns exchanges over the connection manager, for devices on which that is the only way, of what is run without it elsewhere.
 pub(super) fn by_stream() -> Vec<Exchange> {
     let mut rows = Vec::new();
     for (program, all) in MORE {
@@ -271,13 +271,13 @@ pub(super) fn perftest(program: &str, options: &str) -> Exchange {
         .proof(Perftest { lines, iterations: (!counted).then_some(1000 * queue_pairs(options)) })
 }
 
-/// How many queue pairs each side has.
+/// Returns how many queue pairs each side has.
 fn queue_pairs(options: &str) -> u64 {
     let mut words = options.split(' ').skip_while(|w| *w != "-q");
     words.nth(1).and_then(|n| n.parse().ok()).unwrap_or(1)
 }
 
-/// Without any option, as the README says it.
+/// Without any option, as in the README.
 fn as_a_new_user() -> Exchange {
     Exchange::new("ib_write_bw & ib_write_bw localhost")
         .server("ib_write_bw", Ready::TcpPort(18515), End::Alone)

@@ -1,5 +1,5 @@
-//! A device with two ports of one subnet, which has four LIDs for each port and a second partition: the second port, and both with
-//! each other.
+//! A device with two ports of one subnet, which has four LIDs for each port and a second partition: tests of the second port, and of
+//! the two ports with each other.
 
 use super::ibverbs_utils::pingpong;
 use super::perftest::perftest;
@@ -45,7 +45,7 @@ pub(super) fn rows() -> Vec<Row> {
     for transport in ["rc", "uc", "ud", "srq"] {
         all.push(by_lid(pingpong(transport, "-n 1000 -i 2")));
     }
-    // Those of perftest take a second each.
+    // The programs of perftest take a second each.
     let brief = |exchange: &Exchange| match exchange.title.starts_with("ibv_") {
         true => WAYS,
         false => &[Way::Ports][..],
@@ -61,7 +61,7 @@ fn by_lid(exchange: Exchange) -> Exchange {
     exchange.lines(|line| line.replace(" -x {gid}", "").replace(" -g {gid}", ""))
 }
 
-/// The client is the one that names the server.
+/// Runs the client, which is the program that names the server, at port 1, and the server at port 2.
 fn across(exchange: Exchange) -> Exchange {
     let ports = |line: &str| {
         let port = if line.contains("{server4}") { 1 } else { 2 };

@@ -1,12 +1,12 @@
-//! Package qperf. On Ethernet its queue pairs want the connection manager, which it has for RC.
+//! Package qperf. On Ethernet its queue pairs need the connection manager, which it supports for RC.
 
 use crate::exchange::{End, Exchange, Ready};
 use crate::proof::Proof::Figure;
 use crate::row::{Options, Row, Way, both, one_host, two_hosts};
 
-/// A test, the figure it prints, and how long it takes: only the first one counts messages if asked,
-/// the others run until their time is over. The program's clock ticks every 10 ms, so that the messages
-/// must take many of them: with none the figure is 0.
+/// A test, its figure, and its length: only the first one can count messages,
+/// the others run for a time. The program's clock ticks every 10 ms, so the messages
+/// must take many ticks: with none the figure is 0.
 const TESTS: &[(Options, &str, &str)] = &[
     (both("rc_bw"), "bw", "-n 20000"),
     (two_hosts("rc_bi_bw"), "bw", SECOND),
@@ -30,7 +30,7 @@ pub(super) fn rows() -> Vec<Row> {
     TESTS.iter().flat_map(row).collect()
 }
 
-/// The server runs until it is told to quit, by the same client.
+/// The server runs until the same client tells it to quit.
 fn qperf(test: &str, figure: &'static str, length: &str) -> Exchange {
     Exchange::new(format!("qperf {test}"))
         .server("qperf -lp {port}", Ready::Tcp, End::Alone)

@@ -1,10 +1,10 @@
-//! Package rdmacm-utils: the connection manager's own examples. Those on rsockets are left out.
+//! Package rdmacm-utils: the connection manager's own examples, except those of rsockets.
 
 use crate::exchange::{End, Exchange, Ready};
 use crate::proof::Proof::{Client, ClientLines, Server};
 use crate::row::{Row, Way, both, one_host, two_hosts};
 
-/// Where everything that speaks of addresses is run.
+/// The configurations of everything that depends on addresses.
 const EVERYWHERE: &[Way] =
     &[Way::Ring, Way::Udp, Way::Default, Way::Loopback6, Way::Wire4, Way::Wire6];
 
@@ -14,7 +14,7 @@ pub(super) fn rows() -> Vec<Row> {
     for (options, count) in [
         (both("-C 200 -v -V -S 65000"), 200),
         (one_host("-C 300 -v -S 23"), 300),
-        // Queue pairs that the program makes and modifies itself.
+        // Queue pairs that the program creates and modifies itself.
         (both("-C 300 -v -V -q"), 300),
     ] {
         rows.extend(Row::each(Way::HERE, &rping(options.text, count).brief(options.brief)));
@@ -30,7 +30,7 @@ pub(super) fn rows() -> Vec<Row> {
     {
         rows.extend(Row::each(Way::HERE, &ucmatose(options.text).brief(options.brief)));
     }
-    // Both of these know one port only, and hosts do not share it.
+    // Both of these support only one port, and hosts do not share it.
     let udaddy = |options| both_sides("udaddy", options, "");
     rows.extend(Row::each(EVERYWHERE, &udaddy("-c 10 -C 50 -S 1000").brief(EVERYWHERE)));
     rows.extend(Row::each(Way::HERE, &udaddy("-c 1 -C 500 -S 16").brief(&[Way::Ring])));
@@ -43,7 +43,7 @@ pub(super) fn rows() -> Vec<Row> {
     rows.extend(Row::each(Way::HERE, &mckey("-m {group}", " -o").brief(&[Way::Udp])));
     rows.extend(Row::each(&[Way::Udp, Way::Wire4], &mckey_back().brief(&[Way::Wire4])));
     rows.extend(Row::each(&[Way::Wire6], &mckey("-m ff1e::77", "").brief(&[Way::Wire6])));
-    // By the group's GID, which is not mapped.
+    // By the group's GID, which the program does not map.
     rows.extend(Row::each(Way::HERE, &mckey("-M ::ffff:{group}", "")));
     rows.extend(Row::each(&[Way::Udp], &mckey("-M ::ffff:{group}", " -o").brief(&[Way::Udp])));
 
@@ -62,7 +62,7 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-/// `-v` prints each ping; `-V` makes the client compare what comes back.
+/// `-v` prints each ping; `-V` makes the client compare the returned data.
 pub(super) fn rping(options: &str, count: usize) -> Exchange {
     let common = format!("{options} -a {{server}} -p {{port}}");
     Exchange::new(format!("rping {options}"))
@@ -72,7 +72,7 @@ pub(super) fn rping(options: &str, count: usize) -> Exchange {
         .proof(Server(format!("rdma-ping-{}: ", count - 1)))
 }
 
-/// Between virtual hosts, which answer to their names.
+/// Between virtual hosts, whose names resolve.
 fn rping_by_name() -> Exchange {
     let common = "-v -V -C 300 -S 1000 -a {host} -p {port}";
     Exchange::new("rping -a NAME")
@@ -82,7 +82,7 @@ fn rping_by_name() -> Exchange {
         .proof(Server("rdma-ping-299: ".into()))
 }
 
-/// Its server serves several at once, but mixes them up when they come at the same moment.
+/// Its server serves several clients at once, but mixes them up when they connect at the same moment.
 fn persistent_rping() -> Exchange {
     let client = "rping -c -v -V -C 100 -S 1000 -a {server} -p {port}";
     let server = "rping -s -P -S 1000 -a {server} -p {port}";
@@ -96,7 +96,7 @@ fn persistent_rping() -> Exchange {
         .proof(ClientLines("ping data: rdma-ping-", 100))
 }
 
-/// The programs that say in the end how it went.
+/// The programs that report their result at the end.
 fn both_sides(program: &str, options: &str, port: &str) -> Exchange {
     Exchange::new(format!("{program} {options}"))
         .server(format!("{program} -b {{server}} {options}{port}"), Ready::Cm, End::Alone)
@@ -105,7 +105,7 @@ fn both_sides(program: &str, options: &str, port: &str) -> Exchange {
         .proof(Client("return status 0".into()))
 }
 
-/// By each format of addresses that these know: names of virtual hosts, addresses as text, and GIDs, in the port space of IP and in
+/// By each format of addresses that these support: names of virtual hosts, addresses as text, and GIDs, in the port space of IP and in
 /// InfiniBand's own.
 fn by_format() -> Vec<Row> {
     let gid = "-f gid";
@@ -126,7 +126,7 @@ fn by_format() -> Vec<Row> {
     let of_infiniband =
         at("ucmatose", "-f gid -P ib -c 3 -C 10 -S 100", "{server_gid}", " -p {port}");
     rows.extend(Row::each(Way::HERE, &of_infiniband.brief(Way::HERE)));
-    // The client looks for a GID by itself in this port space; the server has an IP address.
+    // The client looks up a GID by itself in this port space; the server has an IP address.
     let found = at("ucmatose", "-P ib -c 3 -C 10 -S 100", "{server}", " -p {port}");
     rows.extend(Row::each(Way::HERE, &found.brief(Way::HERE)));
     rows
@@ -141,7 +141,7 @@ fn at(program: &str, options: &str, node: &str, port: &str) -> Exchange {
         .proof(Client("return status 0".into()))
 }
 
-/// The receiver is the first to join, so it is what the others call the server.
+/// The receiver joins first, so it takes the part of the server.
 pub(super) fn mckey(group: &str, how: &str) -> Exchange {
     let common = format!("{group} -c 2 -C 20 -S 500{how}");
     Exchange::new(format!("mckey {common}"))
@@ -155,7 +155,7 @@ pub(super) fn mckey(group: &str, how: &str) -> Exchange {
         .proof(Client("return status 0".into()))
 }
 
-/// The other way round: the server's side sends.
+/// The reverse: the server's side sends.
 fn mckey_back() -> Exchange {
     let common = "-m {group} -C 10 -S 100";
     Exchange::new("mckey -m {group} -C 10 -S 100, the other way")
@@ -173,7 +173,7 @@ fn cmtime(title: &str, node: &str) -> Exchange {
         .proof(Client("disconnect".into()))
 }
 
-/// The synchronous examples. Only one of the servers can be told an address; without, it listens on IPv4.
+/// The synchronous examples. Only one of the servers can be given an address; otherwise it listens on IPv4.
 fn synchronous(server: &str, client: &str, options: &str) -> Exchange {
     let address = if server == "rdma_server" { " -s {server}" } else { "" };
     Exchange::new(format!("{client}{options}"))

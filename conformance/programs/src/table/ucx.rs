@@ -82,7 +82,7 @@ fn info(title: &str) -> Exchange {
 
 fn perftest(title: &str, options: &str, env: &str) -> Exchange {
     let program = format!("UCX_IB_GID_INDEX={{gid}} {env} ucx_perftest -p {{port}}");
-    // What takes long per message is done less often.
+    // Tests with a long time per message have fewer messages.
     let count = if options.contains("000000") { 200 } else { 2000 };
     Exchange::new(format!("ucx_perftest {title}"))
         .server(program.clone(), Ready::Tcp, End::Alone)
@@ -90,7 +90,7 @@ fn perftest(title: &str, options: &str, env: &str) -> Exchange {
         .proof(Client(format!("{count},")))
 }
 
-/// Connects by UCX's connection manager, which is on ours, and checks what it reads.
+/// Connects by UCX's connection manager, which uses rdmux's, and checks the data that it reads.
 fn io_demo() -> Exchange {
     let program = "UCX_TLS=rc_v,self UCX_SOCKADDR_TLS_PRIORITY=rdmacm io_demo -p {port} -q";
     Exchange::new("io_demo -o read,write -i 300 -q")

@@ -67,7 +67,8 @@ const GROUPS: [(&str, u16); 13] = [
     ("ff12:401b:8030::ffff:ffff", 0x30),
 ];
 
-/// Returns the file for a shape. Without QoS OpenSM has no service levels, and groups have none, so that their other parameters can be compared.
+/// Returns the file for a shape. Without QoS OpenSM has no service levels, and the groups have none, so that their other parameters
+/// can be compared.
 ///
 /// # Errors
 /// When it has too few adapters.
