@@ -346,8 +346,8 @@ impl Process {
 
     /// Waits until it has printed `text`.
     ///
+    /// # Errors
     /// When it ends or the timeout expires before.
-    /// When it ends or time is up before.
     pub fn says(&mut self, text: &str, timeout: Duration) -> Result<()> {
         let what = format!("{} to say {text:?}", self.program);
         self.until(&what, timeout, |process| Ok(process.output().contains(text)))

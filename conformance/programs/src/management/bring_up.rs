@@ -218,7 +218,7 @@ pub(super) fn pkeys(output: &str) -> Vec<u16> {
 }
 
 /// Checks that the tables of service levels and virtual lanes are OpenSM's defaults with QoS on: service level n
-/// has lane n, modulo the number of lanes of the ports.
+/// has lane n, and 15 has lane 7, modulo the number of lanes of the ports.
 fn qos_is_set(ground: &Ground, shown: &Snapshot) -> Result<()> {
     for node in shown.adapters().take(2) {
         let lid = ground::lid(node)?.0;

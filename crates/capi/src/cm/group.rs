@@ -22,7 +22,7 @@ pub(super) struct Group {
     pub(super) name: GroupAddr,
     /// Whether the queue pair must be attached, unless the id only sends.
     pub(super) hears: bool,
-    /// Whether it is attached. The engine attaches it once, also if several memberships of the id receive the group.
+    /// Whether it is attached for this membership. It is attached once, also if several memberships of the id receive the group.
     pub(super) attached: bool,
     /// The program's context, for its events.
     pub(super) context: *mut c_void,

@@ -123,7 +123,7 @@ impl Process {
     /// ENODEV if it was inherited over a fork.
     pub(super) fn client(&self) -> Result<&Arc<HostClient>> {
         self.first().opened.check()?;
-        // Programs exchange parameters over one queue pair and then connect others: both should start at once.
+        // Acknowledges first: programs exchange parameters over one queue pair and then connect others. Both sides should start at once.
         for device in self.devices.iter().filter(|device| !device.has_streams()) {
             device.opened.device.acknowledge();
         }

@@ -72,7 +72,7 @@ unsafe fn promises(attr: &ibv_cq_init_attr_ex) -> Result<(u32, bool)> {
     Ok((flags, single_threaded))
 }
 
-/// Fails: events cannot be delayed until there are several completions, as the device's `cq_mod_caps` say.
+/// Refuses moderation: events cannot be delayed until there are several completions, as the device's `cq_mod_caps` say.
 pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     code(|| {
         // SAFETY: the caller guarantees it.
