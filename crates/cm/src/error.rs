@@ -121,17 +121,17 @@ pub enum CmError {
     /// The id was destroyed or never existed.
     #[error("{command}: there is no {id}")]
     NoSuchId {
-        /// Which.
+        /// The id.
         id: IdHandle,
-        /// What was asked.
+        /// The command.
         command: Command,
     },
     /// The id's state does not allow the command.
     #[error("{command} on {id}: not possible in state {state}")]
     State {
-        /// Which.
+        /// The id.
         id: IdHandle,
-        /// What was asked.
+        /// The command.
         command: Command,
         /// The state that it was in.
         state: IdState,
@@ -139,19 +139,19 @@ pub enum CmError {
     /// A parameter is out of range.
     #[error("{command} on {id}: {what}")]
     Invalid {
-        /// Which.
+        /// The id.
         id: IdHandle,
-        /// What was asked.
+        /// The command.
         command: Command,
-        /// What was wrong with it.
+        /// What is wrong with it.
         what: &'static str,
     },
     /// The private data do not fit.
     #[error("{command} on {id}: {len} bytes of private data, at most {max} fit")]
     PrivateData {
-        /// Which.
+        /// The id.
         id: IdHandle,
-        /// What was asked.
+        /// The command.
         command: Command,
         /// Bytes given.
         len: usize,
@@ -161,11 +161,11 @@ pub enum CmError {
     /// The port is taken.
     #[error("{command} on {id}: {addr} is in use in this port space")]
     AddrInUse {
-        /// Which.
+        /// The id.
         id: IdHandle,
-        /// What was asked.
+        /// The command.
         command: Command,
-        /// What it asked for.
+        /// The requested address.
         addr: Addr,
     },
     /// The port is taken, and one of the two claims on it is for the wildcard address.
@@ -174,51 +174,51 @@ pub enum CmError {
          with no other address"
     )]
     WildcardInUse {
-        /// Which.
+        /// The id.
         id: IdHandle,
-        /// What was asked.
+        /// The command.
         command: Command,
-        /// What it asked for.
+        /// The requested address.
         addr: Addr,
     },
     /// No ephemeral port is free.
     #[error("{command} on {id}: every ephemeral port of this port space is in use")]
     PortsExhausted {
-        /// Which.
+        /// The id.
         id: IdHandle,
-        /// What was asked.
+        /// The command.
         command: Command,
     },
     /// No service ID is free: other ids have all or nearly all that could be assigned.
     #[error("{command} on {id}: no service ID that could be assigned is free")]
     NoServiceId {
-        /// Which.
+        /// The id.
         id: IdHandle,
-        /// What was asked.
+        /// The command.
         command: Command,
     },
     /// No device has the address.
     #[error("{command} on {id}: no RDMA device has the address {addr}")]
     AddrNotAvailable {
-        /// Which.
+        /// The id.
         id: IdHandle,
-        /// What was asked.
+        /// The command.
         command: Command,
-        /// What it asked for.
+        /// The requested address.
         addr: Addr,
     },
     /// Source and destination, or option and address, differ in family.
     #[error("{command} on {id}: wrong address family")]
     Family {
-        /// Which.
+        /// The id.
         id: IdHandle,
-        /// What was asked.
+        /// The command.
         command: Command,
     },
     /// Ports below 1024 require a privilege.
     #[error("bind of {id}: port {port} needs CAP_NET_BIND_SERVICE")]
     Permission {
-        /// Which.
+        /// The id.
         id: IdHandle,
         /// The port.
         port: u16,
@@ -226,7 +226,7 @@ pub enum CmError {
     /// The id has not joined the group.
     #[error("{id} has not joined this group")]
     NotJoined {
-        /// Which.
+        /// The id.
         id: IdHandle,
     },
     /// The id's group is not joined yet, was refused, or was lost.
@@ -235,7 +235,7 @@ pub enum CmError {
          or lost it (errno {errno})"
     )]
     NoGroup {
-        /// Which.
+        /// The id.
         id: IdHandle,
         /// ENOTCONN, or the errno of the event.
         errno: i32,
@@ -243,7 +243,7 @@ pub enum CmError {
     /// The requested multicast group is invalid.
     #[error("join on {id}: {fault}")]
     Group {
-        /// Which.
+        /// The id.
         id: IdHandle,
         /// The field, and why.
         fault: GroupFault,
@@ -251,7 +251,7 @@ pub enum CmError {
     /// The id has as many groups as its limit allows.
     #[error("join on {id}: it has {max} groups already")]
     TooManyGroups {
-        /// Which.
+        /// The id.
         id: IdHandle,
         /// The limit.
         max: usize,
@@ -259,31 +259,31 @@ pub enum CmError {
     /// The id's device is an iWARP device, which has no multicast.
     #[error("join on {id}: iWARP has no multicast, use a RoCE or an InfiniBand device")]
     NoMulticast {
-        /// Which.
+        /// The id.
         id: IdHandle,
     },
     /// The peer gave up before it was answered.
     #[error("{command} on {id}: the peer is gone")]
     PeerGone {
-        /// Which.
+        /// The id.
         id: IdHandle,
-        /// What was asked.
+        /// The command.
         command: Command,
     },
     /// A path record does not fit the id.
     #[error("set_path on {id}: {field} of the {path} path contradicts the port or another record")]
     Path {
-        /// Which id.
+        /// The id.
         id: IdHandle,
-        /// Which path.
+        /// The path.
         path: &'static str,
-        /// Which field of its record.
+        /// The invalid field of its record.
         field: &'static str,
     },
     /// The id is to connect and has no path.
     #[error("connect of {id}: it has no path to {addr}: resolve the route, or give path records")]
     NoPath {
-        /// Which.
+        /// The id.
         id: IdHandle,
         /// The destination.
         addr: Addr,
@@ -291,7 +291,7 @@ pub enum CmError {
     /// The channel has as many ids as its limit allows.
     #[error("create_id: event channel {} has {max} ids already", channel.0)]
     TooManyIds {
-        /// Which channel.
+        /// The channel.
         channel: ChannelId,
         /// The limit.
         max: usize,

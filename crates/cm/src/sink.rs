@@ -39,7 +39,7 @@ pub struct LocalAddress {
     pub ip: IpAddr,
     /// The device's number, of the driver's choice; returned in [`Route`](crate::Route).
     pub device: u32,
-    /// What carries the device's messages.
+    /// The transport of the device.
     pub transport: TransportType,
     /// The device's port, from 1.
     pub port_num: u8,
@@ -85,7 +85,7 @@ pub struct DevicePort {
     pub device: u32,
     /// The port's number, from 1.
     pub port_num: u8,
-    /// What carries the device's messages.
+    /// The transport of the device.
     pub transport: TransportType,
     /// The node GUID, which CM messages carry as CA GUID.
     pub node_guid: Guid,
@@ -144,7 +144,7 @@ impl DevicePort {
 pub struct OnlyDevice {
     /// Its number, as in [`LocalAddress`].
     pub device: u32,
-    /// What carries its messages.
+    /// Its transport.
     pub transport: TransportType,
 }
 

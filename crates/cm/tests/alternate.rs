@@ -132,7 +132,7 @@ fn alternate_path_of_req_is_loaded_at_both_ends() {
     assert_eq!((ours.av.dgid, ours.av.sgid_index), (gids[1], 1));
     assert_eq!((theirs.av.dgid, theirs.av.sgid_index), (gids[0], 1));
     assert_eq!(theirs.timeout, req.alternate.ack_timeout);
-    // The path to RTS loads it, and asks for it to be used.
+    // The attributes for RTR and RTS load it and arm it for migration.
     for negotiated in [active, passive] {
         let (attr, mask) = negotiated.qp_attr(QpState::Rtr);
         assert!(mask.contains(AttrMask::ALT_PATH) && !mask.contains(AttrMask::PATH_MIG_STATE));

@@ -91,7 +91,7 @@ pub(crate) enum ConnEvent {
     AlternateAnswered(Box<Apr>),
     /// The peer did not answer the LAP; a negative errno.
     AlternateUnanswered(i32),
-    /// No answer came; a negative errno.
+    /// No answer arrived; a negative errno.
     Unreachable(i32),
     /// The connection is down; 0 or a negative errno.
     Disconnected(i32),

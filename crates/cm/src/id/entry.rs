@@ -123,7 +123,7 @@ pub struct IdInfo {
     pub device: Option<LocalAddress>,
     /// The path, once known.
     pub route: Option<Route>,
-    /// The program's queue pair, once told.
+    /// The program's queue pair, once known.
     pub qpn: Option<Qpn>,
 }
 

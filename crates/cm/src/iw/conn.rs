@@ -70,7 +70,7 @@ pub(crate) struct Conn {
     /// The local address and the peer's.
     pub(crate) ends: (SocketAddr, SocketAddr),
     pub(crate) state: State,
-    /// The program's queue pair, once told.
+    /// The program's queue pair, once known.
     pub(crate) qpn: Option<Qpn>,
     /// The bytes received of the awaited frame.
     pub(super) input: Vec<u8>,
