@@ -641,7 +641,7 @@ fn the_option_and_the_configuration_decide_who_sends_first() {
         let (mut peer, _) = listener.accept().unwrap();
         let request = startup(&mut peer);
         assert_eq!(Startup::parse(&request).unwrap().enhanced.unwrap().peer_to_peer, expected);
-        // A peer that closes would be asked again.
+        // If the peer closed its connection, the id would connect again.
         peers.push(peer);
     }
 }

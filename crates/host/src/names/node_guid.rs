@@ -25,7 +25,7 @@ const MAX_FILE: u64 = 64;
 /// The bits that distinguish the devices of a node.
 const DEVICE: u64 = 3;
 
-/// The GUID of a host's node. The first device has it, the second one the adjacent GUID.
+/// The GUID of a host's node. The first device has this GUID, and the second one the adjacent GUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct NodeGuid(u64);

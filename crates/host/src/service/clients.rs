@@ -158,7 +158,8 @@ impl Client {
     }
 }
 
-/// Returns a pidfd of the process that connected. None for this process itself, which is alive.
+/// Returns a pidfd of the process that connected. None for this process itself, which is alive, and if the kernel does not
+/// show the process.
 fn pidfd(pid: Pid) -> Option<OwnedFd> {
     if pid == rustix::process::getpid() {
         return None;

@@ -46,7 +46,7 @@ counters! {
     Strays => "service_strays_passed_on",
     /// Datagrams dropped because the process's socket was full.
     StraysLost => "service_strays_lost",
-    /// Queries from other hosts for the devices with a listener that were answered.
+    /// Answered queries of other hosts for the devices that have a listener.
     KindsAnswered => "service_listening_devices_told",
     /// Management datagrams whose response timed out.
     MadTimeouts => "service_mad_timeouts",

@@ -260,7 +260,8 @@ impl Service {
         self.idle_end().is_some_and(|end| end <= Instant::now())
     }
 
-    /// Stops listening, unless a client has just connected. A later client starts a new service.
+    /// Accepts clients that have just connected. Returns whether there are none, so that the service may end. A later client
+    /// starts a new service.
     fn leave(&mut self) -> bool {
         self.accept();
         let alone = self.core.clients.iter().all(|(id, _)| self.core.is_hub(id));

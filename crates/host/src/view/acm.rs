@@ -13,7 +13,7 @@ use rdmux_acm_client::Places;
 /// The machine's directory within the one that replaces it.
 const SYSTEM: &str = ".system";
 
-/// Mounts the host's files. If that fails, programs see the machine's, because few need ACM.
+/// Mounts the host's files. If that fails, programs see the machine's. That is no error, because few programs need ACM.
 pub(super) fn cover(tree: &Path, acm: &Places) {
     let parts = [
         ("/run", cover_run(acm)),

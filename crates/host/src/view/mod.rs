@@ -9,6 +9,7 @@
 //!   a user's belong to one user namespace, whatever the host, because processes of sibling user namespaces may not copy each
 //!   other's memory;
 //! - or, if the kernel forbids that, by a preloaded library that redirects paths.
+//!
 //! A program finds the user's virtual hosts by their names, too: a view has its own `/etc/hosts`, one file for all
 //! views of a user, which every change of the registry of hosts updates.
 //!

@@ -61,7 +61,7 @@ impl HostClient {
         if has_helper { Ok(()) } else { self.resolve_route_soon(id, timeout) }
     }
 
-    /// Starts ACM when this process listens, so that other hosts find this one.
+    /// Keeps an ACM service that is started on demand running while this process listens, so that other hosts find this one.
     pub(in crate::client) fn be_found(&self) {
         if let Some(acm) = self.acm() {
             acm.serve();

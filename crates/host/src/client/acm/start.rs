@@ -15,7 +15,7 @@ use crate::names::{HostDir, RuntimeDir};
 
 /// The program's name.
 const PROGRAM: &str = "ib_acm";
-/// How long this process does not start another service after one failed or exited.
+/// How long after an attempt to start the service, successful or not, this process makes no other.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// How a host's service is started.
@@ -40,7 +40,7 @@ impl Starter {
         Self { given, dir, host, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Runs the program in a thread, unless one is running or was started recently.
+    /// Starts the program in a thread, unless an attempt is in progress or ended less than [`PAUSE`] ago.
     pub(super) fn start(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let is_early = state.not_before.is_some_and(|then| Instant::now() < then);

@@ -222,8 +222,8 @@ impl Core {
         (peer.uid == rustix::process::geteuid().as_raw()).then_some(socket)
     }
 
-    /// Returns what is needed to access the memory of a process of this host, if it belongs to the service's user and
-    /// allows it. None if it cannot be passed on.
+    /// Returns what is needed to access the memory of a process of this host. The inner option is none if the process does
+    /// not belong to the service's user or does not allow it, the outer one if the descriptors cannot be passed on.
     fn reach_of_own(&self, id: ClientId) -> Option<Option<[OwnedFd; 2]>> {
         let own = |client: &&Client| client.uid == rustix::process::geteuid().as_raw();
         let Some(client) = self.clients.get(id).filter(own) else { return Some(None) };

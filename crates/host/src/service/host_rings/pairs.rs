@@ -51,7 +51,7 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Pair<L> {
     pub(crate) ends: Ends,
-    /// The number by which the local process knows the other one.
+    /// The number by which the local process knows the other one. `known_as` is the number by which that knows it.
     pub(crate) number: u16,
     pub(crate) known_as: u16,
     /// The unique number of the other process.

@@ -102,7 +102,7 @@ impl ServicePort for Ib {
         core.adapter.preferred().into_iter().map(device_port).collect()
     }
 
-    /// Nothing to add to RoCE, whose queue pairs are the same.
+    /// Adds nothing to the parameters of RoCE, whose queue pairs are the same.
     fn configure(&self, _config: &Config, _limits: &Limits, _cm: &mut rdmux_cm::Config) {}
 
     fn find_peer(&self, core: &mut Core, id: IdHandle, _kind: DeviceKind, query: &RouteQuery) {

@@ -114,7 +114,8 @@ impl Core {
         self.counts.add(if sent { Count::TxMads } else { Count::TxErrors });
     }
 
-    /// Sends a datagram from a queue pair of the service, at once. The wire counts what a switch or port would drop.
+    /// Sends a datagram from a queue pair of the service, at once. The wire counts what a switch or port would drop. Returns whether
+    /// it was sent or dropped so.
     pub(super) fn send_datagram(
         &mut self,
         at: PortAt,
