@@ -43,8 +43,8 @@ impl FabricDir {
         is_there.then(|| Self::open(user, name)).transpose()
     }
 
-    /// Returns the path to the socket of a fabric that was never up: directories, of which the later ones may not exist,
-    /// each with the name in it of the next one, or of the socket.
+    /// Returns the path to the socket of a fabric that was never up: directories, each with the name of the next one in
+    /// it, or of the socket. The later directories may not exist.
     pub fn path_to_socket(user: &UserDir, name: &FabricName) -> [(PathBuf, String); 3] {
         let folder = user.folder(FABRICS);
         let dir = folder.join(name.as_str());

@@ -32,7 +32,7 @@ impl ProcessRows {
         Ok(Self { rows, share: shares.take(uid, FEW)? })
     }
 
-    /// As [`RowReader::has_dropped`].
+    /// Returns whether packets were dropped, as [`RowReader::has_dropped`] does.
     pub(crate) fn has_dropped(&self) -> bool {
         self.rows.has_dropped()
     }

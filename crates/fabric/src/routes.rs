@@ -64,7 +64,7 @@ pub struct Check {
     pub duplicate_lids: usize,
     /// Number of pairs of a port and a LID of another one.
     pub pairs: u64,
-    /// How many pairs have no route.
+    /// In how many pairs packets do not arrive.
     pub lost: u64,
     /// How many of these are between two switches. Routing that only goes up and then down, like up/down and fat-tree routing,
     /// has no route between two roots; only management datagrams would use it.

@@ -171,7 +171,7 @@ fn partitions_of_a_running_fabric_change_tables_groups_and_paths_and_are_kept() 
          Lab=0x20, ipoib: 0x0002000000100101=full; Storage=0x10: 0x0002000000100101;",
     );
     assert!(said.unwrap().starts_with("4 partitions of other.conf: "));
-    // The first adapter keeps a partition, of which it is now a limited member, and has two more after it.
+    // The first adapter keeps a partition, now as a limited member, and has two more after it.
     until_set(&mut program, &[1], &[0x7fff, 0x0010, 0x8005, 0x8020]);
     until_set(&mut program, &[2], &[0x7fff, 0, 0x8005]);
     until_set(&mut program, &[3], &[0x7fff, 0x8005]);

@@ -19,7 +19,7 @@ use rdmux_wire::sm::{BadKey, BadSwitchPkey, Notice, PhysState, PortInfo, PortSta
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Bth, IbPacket, Lid, Opcode, Packet, Pkey, Psn, Qpn};
 
-/// A subnet of three adapters, the third of which gets the traps of the others and of the switch.
+/// A subnet of three adapters. The third one gets the traps of the others and of the switch.
 struct Net {
     fabric: Fabric,
     hosts: [Host; 2],

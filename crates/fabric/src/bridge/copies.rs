@@ -280,7 +280,7 @@ impl Copy {
         self.rows.lock().contains_key(&process)
     }
 
-    /// Stops to read a process's rows. Its counts must be reported before.
+    /// Stops reading a process's rows. Its counts must be reported before.
     pub(super) fn process_gone(&self, process: u16) {
         self.rows.lock().remove(&process);
     }

@@ -17,7 +17,7 @@ impl Capture {
     ///
     /// # Errors
     /// [`FabricError::Refused`] with `ENODEV` when there is no such port, with `EPERM` unless the caller is the fabric's owner, root or the
-    /// owner of the host that has the port or, through a bridge, the bridge's owner or root; those of the connection.
+    /// owner of the host that has the port (through a bridge, only the bridge's owner and root may); those of the connection.
     pub fn start(
         options: &ConnectOptions,
         fabric: &FabricName,

@@ -13,10 +13,10 @@ use crate::{FabricDir, FabricError, FabricName};
 pub struct IsSm(OwnedFd);
 
 impl IsSm {
-    /// Sets a port's bit. If another process has set it and `wait` is given, waits until that process clears it.
+    /// Sets a port's bit. If another process has set it and `wait` is true, waits until that process clears it.
     ///
     /// # Errors
-    /// [`FabricError::Refused`] with `EAGAIN` when another process has set it and `wait` is not given, with `ENODEV` when
+    /// [`FabricError::Refused`] with `EAGAIN` when another process has set it and `wait` is false, with `ENODEV` when
     /// there is no such port; those of the connection.
     pub fn set(
         options: &ConnectOptions,

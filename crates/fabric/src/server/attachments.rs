@@ -162,7 +162,7 @@ impl Core {
         held.collect()
     }
 
-    /// Checks that the adapter of which the host has another port has this one, too.
+    /// Checks that an adapter has this port, for a host that has another port of the adapter. Returns the adapter.
     fn with_port(&self, node: NodeId, wanted: &HostPort) -> Result<NodeId, Failure> {
         let ports = self.nodes.get(node).map_or(0, |named| named.num_ports);
         if wanted.number <= ports {

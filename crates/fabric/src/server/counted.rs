@@ -132,7 +132,7 @@ impl Counts {
         Ok(())
     }
 
-    /// Stops to read a process's rows, because it is gone or has other rows. Its counts stay.
+    /// Stops reading a process's rows, because it is gone or has other rows. Its counts stay.
     pub(super) fn close(&mut self, subnet: &mut Subnet, port: PortId, process: u16) {
         let all = self.rows.get_mut(&port);
         let Some(mut rows) = all.and_then(|all| all.remove(&process)) else { return };

@@ -305,8 +305,8 @@ impl Core {
         world.close(&mut programs, now, file);
     }
 
-    /// Tells the subnet whether a program or host uses a port, or else the port's agents answer by
-    /// themselves.
+    /// Tells the subnet whether a program or host uses a port. If none does, the port's agents answer in its
+    /// place.
     pub(super) fn serve_port(&mut self, port: PortId) {
         let on_port = |part: &Part| match part {
             Part::Control(file) => self.world.umad().port(*file) == Some(port),

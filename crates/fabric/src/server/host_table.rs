@@ -28,7 +28,7 @@ pub(super) struct Table {
     far: Option<Far>,
 }
 
-/// Changes of which the bridge of another machine is still to be told.
+/// Changes that the bridge of another machine has not been told of.
 #[derive(Debug)]
 struct Far {
     place: Place,

@@ -462,7 +462,7 @@ fn said(written: Result<(), RouteError>) {
 
 impl Core {
     /// Sets where a host receives packets: a loopback address, so that it cannot direct other hosts of its machine elsewhere. The fabric
-    /// itself finds out where hosts of other machines must send ([`Host::peer`]).
+    /// itself finds out where hosts of other machines must send ([`Host::peer`]). Returns false for an address that is not allowed.
     pub(super) fn set_endpoint(
         &mut self,
         id: ConnectionId,

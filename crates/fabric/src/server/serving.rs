@@ -72,7 +72,7 @@ impl Core {
         Ok(())
     }
 
-    /// Serves a program's datagrams: at least this many, if there are.
+    /// Serves at least this many of a program's datagrams, or all if there are fewer.
     fn serve_mads(&mut self, id: ConnectionId, file: FileId, most: usize) -> Result<(), Ends> {
         let mut inbox = std::mem::replace(&mut self.inbox, Inbox::new(0, 0));
         let result = self.serve_mads_in(&mut inbox, id, file, most);
