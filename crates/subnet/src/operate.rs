@@ -153,7 +153,7 @@ impl Subnet {
         Ok(())
     }
 
-    /// Returns a port to its state after power-on, with its cable.
+    /// Resets a port to its state after power-on. It keeps its cable.
     fn power_on(&mut self, at: usize) {
         if let Some(end) = self.ports[at].lease {
             self.timers.remove(&(end, crate::subnet::Timer::Lease(at)));

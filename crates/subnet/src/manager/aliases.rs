@@ -26,7 +26,7 @@ fn block_of(port: &Port, block: u8) -> GuidInfo {
     GuidInfo { guids: core::array::from_fn(|n| guid(usize::from(block) * GUID_BLOCK + n)) }
 }
 
-/// Returns the number of the block with this index.
+/// Returns the number of the block that has the GUID with this index.
 fn block_with(index: u8) -> u8 {
     index / u8::try_from(GUID_BLOCK).unwrap_or(u8::MAX)
 }

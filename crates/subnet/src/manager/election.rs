@@ -188,7 +188,7 @@ impl Manager {
         }
     }
 
-    /// Returns to DISCOVERING to find out which managers there are and which becomes master.
+    /// Enters DISCOVERING again, to find out which managers there are and which becomes master.
     fn discover_again(&mut self, now: Time, out: &mut impl ManagerSink) {
         self.abandon();
         self.become_state(SmState::DISCOVERING, out);

@@ -93,7 +93,7 @@ fn set(
     valid && command(subnet, at, new.port_state, new.port_physical_state, cx)
 }
 
-/// Sets the port's identity and its manager.
+/// Sets the port's identity and its manager. Returns whether all values were valid.
 fn set_identity(
     subnet: &mut Subnet,
     at: usize,
@@ -149,7 +149,8 @@ fn set_identity(
     valid
 }
 
-/// Sets the enabled properties of the link. Width and speed take effect when it trains next.
+/// Sets the enabled properties of the link. Width and speed take effect when it trains next. Returns whether all values were
+/// valid.
 fn set_link(info: &mut PortInfo, new: &PortInfo, knows_ext: bool) -> bool {
     let mut valid = true;
     match new.link_width_enabled.bits() {
@@ -205,6 +206,7 @@ fn set_link(info: &mut PortInfo, new: &PortInfo, knows_ext: bool) -> bool {
 }
 
 /// Executes a command to the link state machine (IBTA 7.2.7). Requesting the present state is no error.
+/// Returns whether the command was allowed.
 fn command(
     subnet: &mut Subnet,
     at: usize,

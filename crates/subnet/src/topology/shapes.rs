@@ -149,7 +149,7 @@ impl Shape {
     }
 }
 
-/// Half of the ports of a fat tree's switch: the ports down and the ports up.
+/// Half of the ports of a fat tree's switch: there are as many ports down as up.
 const HALF: u8 = 18;
 const MAX_TWO_LEVELS: u16 = 2 * 18 * 18;
 const POD: u16 = 18 * 18;

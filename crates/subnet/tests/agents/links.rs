@@ -9,7 +9,7 @@ use rdmux_wire::sm::{
 use crate::manager::Manager;
 use crate::net::{Net, port, set};
 
-/// Connects an adapter to port 1 of a switch, and brings the link up from both ends.
+/// Brings up `switch:2` from its first adapter, which is at port 1 of the switch.
 fn up() -> Net {
     let mut net = Net::of("switch:2");
     Manager::bring_up(&mut net, port(1, 1)).expect("a subnet");

@@ -149,7 +149,7 @@ impl<'a> Manager<'a> {
                 index
             }
         };
-        // Only the first adapter, the manager's own, sends further requests.
+        // An adapter forwards no requests. Only behind the first one, which is the manager's own, discovery continues.
         if !is_switch && index != 0 {
             next.retain(|(node, _)| *node != index);
         }

@@ -152,7 +152,8 @@ impl Join<'_> {
         Ok(mgid)
     }
 
-    /// Returns the MTU of a new group: the requested one if the port supports it, or the one that the port uses.
+    /// Returns the MTU of a new group, by the request's selector, or the one that the port uses if none is requested. None if
+    /// the port does not support it.
     fn mtu(&self, uses: u8, can: u8) -> Option<Mtu> {
         let wanted = self.record.mtu;
         let both = self.mask.contains(Mask::MTU_SELECTOR | Mask::MTU);
@@ -166,7 +167,8 @@ impl Join<'_> {
         Mtu::from_code(code).filter(|_| code <= can)
     }
 
-    /// Returns the rate of a new group: the requested one if the port supports it, or the highest that it supports.
+    /// Returns the rate of a new group, by the request's selector, or the highest that the port supports if none is requested.
+    /// None if the port does not support it.
     fn rate(&self, can: Rate) -> Option<Rate> {
         let wanted = self.record.rate;
         let both = self.mask.contains(Mask::RATE_SELECTOR | Mask::RATE);

@@ -57,7 +57,7 @@ impl Candidates {
 
     /// Finds all cables that begin a shortest up-down route. A switch that can go down all the way does: a packet that
     /// reaches it from above may not go up again. Returns false if some adapters cannot reach the destination's adapters in
-    /// this order. Such switches get another, loop-free route, since management must reach them.
+    /// this order. Switches without an up-down route get another, loop-free one, since management must reach them.
     pub(super) fn up_and_down(&mut self, graph: &Graph, order: &Order, to: usize) -> bool {
         self.clear();
         self.hops[to] = 0;
