@@ -282,8 +282,8 @@ impl World {
     }
 
     /// Returns the longest time until a queue pair notices that no answer arrives: four times its timer for each retry (IBTA
-    /// 9.7.6.1.3). If this side may be late each time, add as much again and the lateness. It may also have been told to wait
-    /// first.
+    /// 9.7.6.1.3). If this side may be late each time, as much again and two of the longest pauses are added. It may also have
+    /// been told to wait first.
     fn longest_search(&self, id: usize) -> Duration {
         let plan = &self.scenario.plans[self.endpoints[id].plan.0];
         let expiry = Duration::from_nanos(4096 << plan.timeout) * 4;

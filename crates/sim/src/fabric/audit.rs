@@ -113,8 +113,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns the sender's P_Keys, by index, with which answers to one of its LIDs arrive. Answers have the route's MTU and
-    /// any of its service levels.
+    /// Returns the sender's P_Keys, by index, with which answers to one of its LIDs arrive. Answers are as long
+    /// as the route's MTU, and must arrive with each of its service levels.
     fn answered(&mut self, from: usize, to: usize, lid: Lid, way: &Way) -> u128 {
         let (ours, theirs) = [from, to].map(|host| self.view(host).pkeys().to_vec()).into();
         let levels: Vec<u8> = (0..16).filter(|sl| way.takes_sl(*sl)).collect();
