@@ -357,7 +357,7 @@ impl<'a> Script<'a> {
         };
     }
 
-    /// Delivers a sent datagram as from the peer: late, modified or not at all.
+    /// Delivers a sent datagram as from the peer: unchanged, twice, modified or not at all.
     fn deliver(&mut self) {
         let how = self.byte();
         let Some((path, mut mad)) = self.world.sent.pop_front() else { return };
@@ -382,7 +382,7 @@ impl<'a> Script<'a> {
         self.manager.handle_mad(self.now, &path, bytes, &mut self.world);
     }
 
-    /// Answers the driver's queries.
+    /// Answers the manager's queries, as its driver does.
     fn answer(&mut self) {
         let (good, now) = (self.byte() > 32, self.now);
         for (id, query) in std::mem::take(&mut self.world.queries) {
