@@ -18,7 +18,7 @@ pub enum HostError {
         /// The host's name.
         host: HostName,
     },
-    /// The service was asked and said no.
+    /// The service refused the request.
     #[error("cannot {what}: {why}")]
     Refused {
         /// The request that was refused.

@@ -260,7 +260,7 @@ pub fn user_namespace_of_others(dir: &RuntimeDir, host: &HostName) -> Option<Own
 /// The namespaces that a service holds for the views of a user.
 #[derive(Debug)]
 pub struct Held {
-    /// The user namespace of all of them.
+    /// The user namespace of all of the user's views.
     pub user: Option<OwnedFd>,
     /// The mount namespace in which the view's files are mounted.
     pub mounts: Option<OwnedFd>,

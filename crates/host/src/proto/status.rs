@@ -121,7 +121,7 @@ pub struct IdStatus {
     pub state: String,
     /// Its local address and port, if bound.
     pub src: Option<String>,
-    /// The peer's, if known.
+    /// The peer's address and port, if known.
     pub dst: Option<String>,
 }
 

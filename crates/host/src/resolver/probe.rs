@@ -14,7 +14,7 @@ use crate::error::HostError;
 /// How long resolving an address, a path and a list of services may take each, as in rdma_create_ep(3).
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// See the module. It has a channel of its own, which is destroyed with it.
+/// An id that resolves addresses and paths and never connects. It has a channel of its own, which is destroyed with it.
 pub(super) struct Probe {
     client: Arc<HostClient>,
     channel: EventChannel,

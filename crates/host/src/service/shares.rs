@@ -11,7 +11,7 @@ use crate::proto::Failure;
 /// Maximum number of bytes of events and notifications that wait for processes to read them.
 const MAX_WAITING: usize = 256 * 1024 * 1024;
 
-/// See the module.
+/// The resources that the users of a host share.
 #[derive(Debug)]
 pub(super) struct HostShares {
     /// Descriptors of the service.

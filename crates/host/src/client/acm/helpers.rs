@@ -18,7 +18,7 @@ const MAX_WAITING: usize = 64 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The pool of threads. See the module.
+/// The pool of threads.
 #[derive(Clone, Default)]
 pub(super) struct Helpers(Arc<Mutex<State>>);
 

@@ -95,7 +95,7 @@ enum Answer {
     None,
 }
 
-/// See the module.
+/// All pairs of a service, with the decisions that were made.
 #[derive(Debug)]
 pub(crate) struct Pairs<L> {
     pairs: BTreeMap<PairId, Pair<L>>,

@@ -40,7 +40,7 @@ use crate::proto::Failure;
 use crate::service::clients::ClientId;
 use crate::service::core::Core;
 
-/// See the module.
+/// The operations for InfiniBand ports.
 pub(super) struct Ib;
 
 impl Ib {

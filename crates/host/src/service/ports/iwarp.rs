@@ -18,7 +18,7 @@ use super::ServicePort;
 use crate::names::Config;
 use crate::service::core::Core;
 
-/// See the module.
+/// The operations for iWARP ports.
 pub(super) struct Iwarp;
 
 impl ServicePort for Iwarp {

@@ -24,7 +24,7 @@ use crate::service::requests::failure;
 /// Rounds of receiving before other sources get their turn.
 const MAX_ROUNDS: usize = 4;
 
-/// See the module.
+/// The operations for RoCE ports.
 pub(super) struct Roce;
 
 impl ServicePort for Roce {

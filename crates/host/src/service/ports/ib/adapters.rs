@@ -14,7 +14,7 @@ use super::adapter::{Adapter, own_guid};
 use super::greetings::Greeting;
 use crate::proto::{FabricStatus, GroupStatus};
 
-/// See the module.
+/// The ports of the host's adapter.
 #[derive(Debug)]
 pub(in crate::service) struct Adapters {
     first: Adapter,

@@ -41,7 +41,7 @@ pub(in crate::service) const MAX_MEMBERS: usize = 1 << 16;
 /// Rounds of receiving before other sources get their turn.
 const MAX_ROUNDS: usize = 4;
 
-/// See the module.
+/// The data sockets of a port, with its route table and groups.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Data {
     /// The sockets, once a process wants one.

@@ -33,7 +33,7 @@ pub(super) fn adapter(described: &Described) -> Result<Adapter, Nonsense> {
         return Err("a description of more than 64 bytes");
     }
     Ok(Adapter {
-        // It becomes a line of a file.
+        // The description becomes one line of a file.
         description: described.description.replace(|c: char| c.is_control(), " "),
         system_guid: described.system_guid,
         vendor_id: described.vendor_id & 0x00ff_ffff,

@@ -32,7 +32,7 @@ const LAST_RETRY: Duration = Duration::from_secs(16);
 /// Maximum number of outstanding lookups.
 const MAX_PENDING: usize = 65536;
 
-/// See the module.
+/// The IP interface of a port.
 #[derive(Debug)]
 pub(in crate::service) struct Interface {
     neighbours: Neighbours,

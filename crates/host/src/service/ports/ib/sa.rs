@@ -51,7 +51,7 @@ pub(super) enum Subject {
     Services(IdHandle),
 }
 
-/// See the module.
+/// A port's queries to subnet administration.
 #[derive(Debug, Default)]
 pub(in crate::service) struct SaClient {
     state: State,
@@ -136,7 +136,7 @@ impl SaClient {
             };
             match file.send_mad(&mad) {
                 Ok(()) => (open.sent, open.again) = (true, None),
-                // It has enough to read.
+                // The fabric has not yet read what was sent: the query is sent again later.
                 Err(FabricError::Unresponsive { .. }) => open.again = Some(now.after(BUSY_PAUSE)),
                 Err(error) => return Err(error),
             }
