@@ -19,7 +19,7 @@ pub enum FabricError {
         /// The name of the fabric.
         fabric: FabricName,
     },
-    /// The fabric was asked and said no.
+    /// The fabric refused the request.
     #[error("cannot {what}: {why}")]
     Refused {
         /// The request that was refused.

@@ -182,7 +182,7 @@ fn managers_that_wait_and_cannot_be_told_are_closed_however_many_they_are() {
     // All of them are waiting: earlier connections were served first.
     admin::status(&fabric.options, &fabric.name).unwrap();
     drop(held);
-    // Each would have the port before this one.
+    // If they were still waiting, each would get the port before this one.
     let _held = IsSm::set(&fabric.options, &fabric.name, &port, true).unwrap();
     admin::status(&fabric.options, &fabric.name).unwrap();
     drop(waiting);
