@@ -26,7 +26,7 @@ pub(crate) struct Owners<'a> {
 /// The processes of a node, the queue pair's own first.
 #[derive(Debug)]
 pub(crate) struct Processes<'a> {
-    /// All of them.
+    /// All processes.
     pub(crate) processes: &'a mut [Process],
     /// The reactions of other processes, for an XRC target.
     pub(crate) owners: Option<Owners<'a>>,

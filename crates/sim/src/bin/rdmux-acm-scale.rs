@@ -24,23 +24,23 @@ const SHARE: u32 = 64;
 #[derive(Debug, Parser)]
 #[command(name = "rdmux-acm-scale", version)]
 struct Args {
-    /// How many endpoints, 2 to 65,536; several numbers are runs of their own
+    /// How many endpoints, 2 to 65,536; each number is a separate run
     #[arg(long, value_delimiter = ',', default_value = "1024,4096,16384,65536")]
     endpoints: Vec<u32>,
-    /// How many of them have a machine of their own; each stands for as many others as there are for it. Without it all, and
-    /// of more than --exact a 64th
+    /// How many of them are simulated; each represents an equal share of the others. Default: all, or a 64th of more than
+    /// --exact
     #[arg(long, value_delimiter = ',')]
     sample: Vec<u32>,
-    /// The largest size of which all endpoints are simulated; beside it are samples of an eighth and of a 64th
+    /// The largest size at which all endpoints are simulated; at that size, samples of an eighth and a 64th are runs too
     #[arg(long, default_value_t = 4096)]
     exact: u32,
-    /// Chances, in percent, that a delivery is lost; several are runs of their own
+    /// Deliveries that are lost, in percent; each number is a separate run
     #[arg(long, value_delimiter = ',', default_value = "0,0.1,1")]
     loss: Vec<f64>,
     /// Receive buffers of an endpoint
     #[arg(long, default_value_t = 1024)]
     recv_depth: u32,
-    /// Chooses everything that is left to chance
+    /// Seed of all random decisions
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How many simulations run at the same time

@@ -99,7 +99,7 @@ pub struct SubnetStats {
     pub seeds: u64,
     /// Datagrams to and from managers.
     pub datagrams: u64,
-    /// Those that were lost.
+    /// Datagrams that were lost.
     pub lost: u64,
     /// Completed heavy sweeps.
     pub sweeps: u64,
