@@ -55,13 +55,13 @@ enum Chore {
     Install(install::Args),
     /// Instructions of the hot paths under callgrind, beside the recorded figures.
     Instructions(instructions::Args),
-    /// Models of the memory that processes share, under loom.
+    /// Models of shared-memory protocols, under loom.
     Models,
     /// Builds the crates that do no I/O for a target without an operating system.
     NoOs,
     /// Deterministic simulation: many seeds, or one that failed.
     Sim(sim::Args),
-    /// The same thing very often, while nothing may grow.
+    /// Repeats an operation so often that leaks show.
     Soak(soak::Args),
 }
 

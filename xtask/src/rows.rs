@@ -15,7 +15,7 @@ pub(crate) struct Rows {
 /// The result of a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Well.
+    /// Passed.
     Passed,
     /// Skipped, because this machine does not allow it.
     Skipped(String),
