@@ -11,7 +11,8 @@ use super::opening::{Opening, Progress};
 use crate::proto::{FileReply, FileRequest, PortRef, Reply, Role};
 use crate::{FabricDir, FabricError};
 
-/// A management interface being opened. The descriptor is readable when the fabric has answered, and changes with each [`poll`](Self::poll).
+/// A management interface being opened. The descriptor is readable when the fabric has answered, and changes with each
+/// [`poll`](Self::poll).
 #[derive(Debug)]
 pub struct OpeningFile {
     dir: FabricDir,
