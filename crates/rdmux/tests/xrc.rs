@@ -158,7 +158,7 @@ fn a_wrong_queue_fails_the_sender_and_everybody_hears_of_the_target() {
     assert_eq!(qp.send_cq().wait(&mut one, TIMEOUT).unwrap(), 1);
     assert_eq!(one[0].status, WcStatus::RemInvReqErr);
     let qpn = target.qpn();
-    // Each process was notified before that the first packet arrived.
+    // The handle and the registration were each notified before that the first packet had arrived.
     let next = || match context.next_event(TIMEOUT).unwrap().unwrap() {
         AsyncEvent::XrcTarget { qpn, event } => ("handle", qpn, event),
         AsyncEvent::XrcRegistered { qpn, event } => ("registration", qpn, event),

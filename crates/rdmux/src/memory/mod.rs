@@ -240,8 +240,8 @@ impl Mr {
     /// Deregisters the memory and returns it as a vector: the vector that was [registered](Pd::register), or a copy of other
     /// memory, or a copy of memory that a stopped process may still access.
     ///
+    /// # Errors
     /// Returns the region unchanged if clones of it exist.
-    /// Gives the region back if clones of it exist.
     pub fn into_vec(self) -> std::result::Result<Vec<u8>, Self> {
         let mut region = Arc::try_unwrap(self.0).map_err(Self)?;
         region.deregister();
