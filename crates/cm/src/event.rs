@@ -193,9 +193,10 @@ pub struct Event {
 }
 
 impl Event {
-    /// Returns the peer's message that caused the event, for ids with [`CmOption::Messages`](crate::CmOption::Messages): REQ or SIDR_REQ for
-    /// CONNECT_REQUEST, REP for CONNECT_RESPONSE, RTU or SIDR_REP for ESTABLISHED, REJ for REJECTED, SIDR_REP for UNREACHABLE, DREQ or DREP
-    /// for DISCONNECTED; LAP, APR and MRA for the last three kinds. None if the event has another cause, such as a timeout.
+    /// Returns the peer's message that caused the event, for ids with [`CmOption::Messages`](crate::CmOption::Messages): REQ or
+    /// SIDR_REQ for CONNECT_REQUEST, REP for CONNECT_RESPONSE, RTU or SIDR_REP for ESTABLISHED, REJ for REJECTED, SIDR_REP for
+    /// UNREACHABLE, DREQ or DREP for DISCONNECTED; LAP, APR and MRA for the last three kinds. None if the event has another cause,
+    /// such as a timeout.
     pub fn message(&self) -> Option<CmMad> {
         CmMad::parse(self.mad.as_deref()?).ok()
     }

@@ -108,8 +108,8 @@ impl Courtesy {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Refusal {
-    /// The reason: a [`RejReason`](rdmux_wire::cm::RejReason); for a lookup a [`SidrStatus`](rdmux_wire::cm::SidrStatus) other than 0; for an
-    /// alternate path an [`AprStatus`](rdmux_wire::cm::AprStatus).
+    /// The reason: a [`RejReason`](rdmux_wire::cm::RejReason); for a lookup a [`SidrStatus`](rdmux_wire::cm::SidrStatus) other
+    /// than 0; for an alternate path an [`AprStatus`](rdmux_wire::cm::AprStatus).
     pub reason: u16,
     /// Additional information, whose meaning depends on the reason; at most 72 bytes.
     pub info: Vec<u8>,

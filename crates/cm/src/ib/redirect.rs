@@ -68,7 +68,7 @@ impl Redirect {
         if !partition.is_none_or(stays) {
             return None;
         }
-        // There are no LIDs only where addresses are GIDs.
+        // A path without LIDs is RoCE's, where the GID alone is the address.
         if av.dlid == 0 {
             let (was, is) = (av.dgid.ip().to_canonical(), self.gid.ip().to_canonical());
             let fits = was.is_ipv4() == is.is_ipv4()

@@ -220,7 +220,7 @@ impl Manager {
         self.takes(listener, device, (ends.0.into(), ends.1.into()), ask.qp_type)
     }
 
-    /// Returns whether a listener takes a request that arrived at a device.
+    /// Checks whether a listener takes a request that arrived at a device. Returns the request's target, or how to refuse it.
     pub(super) fn takes(
         &mut self,
         listener: IdHandle,

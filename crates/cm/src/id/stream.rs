@@ -160,7 +160,7 @@ impl Manager {
 
     /// Returns the address of an id's listening sockets, if its listener accepts iWARP peers: the id's address, or
     /// a wildcard, with whether it excludes IPv4. The driver opens the sockets before
-    /// [`listen`](Self::listen). If iWARP is the id's only transport, the driver fails when it cannot.
+    /// [`listen`](Self::listen). If they cannot be opened and iWARP is the id's only transport, the program's request to listen fails.
     pub fn stream_listener(&self, id: IdHandle) -> Option<StreamListener> {
         let found = self.ids.get(&id)?;
         let local = found.local?.socket().filter(|_| found.may_have_streams())?;

@@ -149,8 +149,8 @@ impl Manager {
         self.addresses.iter().find(fits).cloned()
     }
 
-    /// Returns the path that records for only the alternate path describe. The error names the path and the invalid field. Its MTU must
-    /// be at least `mtu`.
+    /// Returns the alternate path that records describe. They must describe no other path, and its MTU must be at least `mtu`. The
+    /// error names the path and the invalid field.
     pub(super) fn alternate_along(
         &self,
         device: &LocalAddress,
