@@ -95,8 +95,8 @@ impl Machine {
         io.publish(endpoint, address.address, path, until);
     }
 
-    /// Returns whether it may be time to confirm an entry that expires at `end`. It is not before the last quarter, which a check of
-    /// the time alone decides.
+    /// Returns whether it may be time to confirm an entry that expires at `end`: it is never before the last quarter. This check does
+    /// not need the entry's address.
     fn ends_soon(&self, end: Ticks, now: Ticks) -> bool {
         now >= end.saturating_sub(self.quarter())
     }
@@ -145,7 +145,7 @@ impl Machine {
         }
     }
 
-    /// Returns the entry of an address that has a known path or is negative.
+    /// Returns the cache entry of an address, unless it has expired.
     pub(super) fn entry(
         &mut self,
         now: Time,
