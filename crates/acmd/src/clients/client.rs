@@ -86,7 +86,8 @@ impl Client {
         Some(self.requests.remove(at).1)
     }
 
-    /// Reads available bytes into the shared buffer, up to the limit of what is buffered ahead. Returns whether there were any.
+    /// Reads available bytes through a buffer that all clients share, up to the limit of what is buffered ahead. Returns false if
+    /// there was nothing to read, not even an end or an error.
     pub(super) fn fill(
         &mut self,
         limits: &Limits,
