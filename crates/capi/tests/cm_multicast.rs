@@ -542,7 +542,7 @@ fn a_group_that_is_left_while_its_event_is_taken_is_not_heard() {
         for n in 0..2000 {
             ok(add(id, &mreq(group(105))));
             while libc::poll(&raw mut ready, 1, 0) == 0 && why() == libc::ENOTCONN {}
-            // The other thread is about to take the event, each time at a later point of that.
+            // The other thread is about to take the event, or slightly further in each round.
             for _ in 0..n {
                 std::hint::spin_loop();
             }

@@ -207,7 +207,8 @@ unsafe fn may_wait(
     Ok(listener.channel())
 }
 
-/// Returns the id of a request, or stores an event of another kind in the listener.
+/// Stores the id of a request in `id`, and the event in it. The event is stored in the listener instead if it is of another kind,
+/// with an error.
 ///
 /// # Safety
 /// As [`rdma_get_request`], and `id` is not NULL.

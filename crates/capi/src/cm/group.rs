@@ -20,7 +20,7 @@ pub(super) struct Group {
     pub(super) key: u64,
     /// The program's name of it; for a new group, once it is joined, the GID that it was assigned.
     pub(super) name: GroupAddr,
-    /// Whether the queue pair must be attached, unless the id only sends.
+    /// Whether the id receives from the group, so that the queue pair must be attached.
     pub(super) hears: bool,
     /// Whether it is attached for this membership. It is attached once, also if several memberships of the id receive the group.
     pub(super) attached: bool,

@@ -174,7 +174,7 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
     }
 }
 
-/// Returns an entry of a port's GID table, which is 0 where no address is now.
+/// Returns an entry of a port's GID table. It is zero if the entry currently has no address.
 fn gid_entry(device: &Device, port: u32, index: u32) -> Result<GidEntry> {
     let port = u8::try_from(port).map_err(|_| Errno::EINVAL)?;
     let index = u8::try_from(index).map_err(|_| Errno::EINVAL)?;

@@ -149,7 +149,7 @@ pub(crate) struct MrExt {
 }
 
 impl MrExt {
-    /// Returns that of a region of device memory, which it counts as a user.
+    /// Returns the state of a region of device memory, which counts as a user of the memory.
     pub(crate) fn of(dm: &Arc<DmCore>) -> Self {
         Self { dm: Some((dm.users.add(), dm.clone())) }
     }

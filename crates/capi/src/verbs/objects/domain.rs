@@ -12,7 +12,7 @@ pub(crate) struct PdExt {
 }
 
 impl PdExt {
-    /// Returns that of a parent domain that was created from `base`, with a thread domain or without.
+    /// Returns the state of a parent domain that was created from `base`, with a thread domain or without.
     pub(crate) fn parent(base: Use, td: Option<Use>) -> Self {
         Self { _base: Some(base), td }
     }

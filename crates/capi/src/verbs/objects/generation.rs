@@ -9,7 +9,7 @@ pub(crate) struct Generation(u32);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 impl Generation {
-    /// Returns that of the calling process. A load, so cheap enough for every post and poll.
+    /// Returns the generation of the calling process. A load, so cheap enough for every post and poll.
     pub(crate) fn current() -> Self {
         Self(GENERATION.load(Ordering::Relaxed))
     }
