@@ -15,7 +15,7 @@ use super::xrc;
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) run: fn(&mut Stage) -> Result<Done>,
-    /// Whether packets are received.
+    /// Whether packets of RoCE or InfiniBand are received.
     pub(super) crosses: bool,
 }
 
@@ -24,7 +24,8 @@ pub(super) const fn row(name: &'static str, run: fn(&mut Stage) -> Result<Done>)
 }
 
 impl Row {
-    /// Marks a row in which nothing is received: it runs between processes and their host's service, or fails.
+    /// Marks a row for which no packets of RoCE or InfiniBand are counted: it runs between processes and their host's service, or
+    /// over TCP.
     pub(super) const fn staying(self) -> Self {
         Self { crosses: false, ..self }
     }

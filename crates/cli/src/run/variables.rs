@@ -56,8 +56,8 @@ impl Variables {
     }
 }
 
-/// Prepends an entry to a list separated by colons. An empty list stays empty otherwise: to the loader an empty entry
-/// is the working directory.
+/// Prepends an entry to a list separated by colons, which then has it only once. Empty entries are dropped, because to
+/// the loader they are the working directory.
 fn prepended(entry: &OsStr, old: Option<OsString>) -> OsString {
     let mut list = entry.to_owned();
     let old = old.unwrap_or_default();

@@ -43,8 +43,8 @@ pub(crate) struct XrcArgs {
 
 /// The server's host, and another one.
 const HOSTS: [&str; 2] = ["soak-a", "soak-b"];
-/// One of this many connections is made by a process that exits afterwards; for as many, a receiver holds the target
-/// and is killed.
+/// How often a short-lived connection is made: once in this many connections. A new process makes it, and then exits or
+/// is killed; a receiver that also holds its target is killed.
 const SHORT_LIVED: u64 = 1_000;
 /// The number of short-lived connections at the beginning. A host uses some dozens of slots before the first is
 /// reused, and keeps a socket for each.
