@@ -1,8 +1,8 @@
 //! The groups that a port has joined at subnet administration, and their members on the host.
 //!
 //! A port joins a group once, for all members on the host, with the union of their join states. If the port already has the
-//! requested states, the request is answered from the group's record. The port leaves with the last member of a state. Requests
-//! about one group are sent one at a time, as in Linux (drivers/infiniband/core/multicast.c).
+//! requested states, the request is answered from the group's record. The port leaves a state when no member has it any
+//! more. Requests about one group are sent one at a time, as in Linux (drivers/infiniband/core/multicast.c).
 //!
 //! ```text
 //!   join ---> Administration::join ---> answered ---> Administration::joined, with the group's record
