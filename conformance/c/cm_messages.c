@@ -40,8 +40,8 @@ static struct ibv_port_attr port_of(struct ibv_context *device, uint8_t number)
 	return port;
 }
 
-/* Returns the path of a number: on RoCE between the addresses of that number, on InfiniBand 0 within the first port, 1 likewise with another
- * LID at one end, 2 within the second port. */
+/* Returns the path of a number: on RoCE between the addresses of that number, on InfiniBand 0 within the first port, 1 likewise with
+ * another LID at one end, 2 within the second port. */
 static struct ibv_path_data path(struct ibv_context *device, uint32_t flags, int number)
 {
 	struct ibv_path_data data = { .flags = flags };

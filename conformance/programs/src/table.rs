@@ -32,7 +32,7 @@ pub(crate) fn table() -> Vec<Row> {
     rows
 }
 
-/// Returns those of RoCE.
+/// Returns the rows of RoCE.
 fn roce() -> Vec<Row> {
     [
         ibverbs_utils::rows(),

@@ -17,7 +17,7 @@ impl Wanted {
         (1..).zip(table()).filter(|(_, check)| self.has(check.brief, &check.rows()))
     }
 
-    /// Returns those against `siw`, likewise.
+    /// Returns the checks against `siw`, likewise with their numbers.
     pub fn checks_of_siw(&self) -> impl Iterator<Item = (u16, Siw)> {
         (1..).zip(siw()).filter(|(_, check)| self.has(check.brief, &[check.row()]))
     }

@@ -1,4 +1,5 @@
-//! A client of subnet administration in this crate: it sends requests to a manager, and to ports, that no program of the distribution sends.
+//! A client of subnet administration in this crate: it sends requests to a manager, and to ports, that no program of the distribution
+//! sends.
 
 use std::time::Instant;
 

@@ -233,7 +233,8 @@ fn joined(ground: &Ground) -> Result<()> {
     opensm.end()
 }
 
-/// The same, but the fabric's manager has precedence, and OpenSM looks for no changes, not even after traps, until the fabric's tells it to.
+/// The same, but the fabric's manager has precedence, and OpenSM looks for no changes, not even after traps, until the fabric's tells
+/// it to.
 fn woken(ground: &Ground) -> Result<()> {
     ours_is_master(ground, 7)?;
     cable(ground, "down")?;

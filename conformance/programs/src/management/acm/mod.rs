@@ -1,7 +1,8 @@
 //! ACM's services and tools, rdmux's beside Debian's, on the hosts of a fabric.
 //!
-//! [`lines`] sends the same requests to one service by both tools, [`alike`] to both services where no other host answers, [`mixed`] has one
-//! service of each on two hosts, [`files`] has Debian's service read files from rdmux's tool, [`quick`] is the quick start of `docs/acm.md`.
+//! [`lines`] sends the same requests to one service by both tools, [`alike`] to both services where no other host answers, [`mixed`]
+//! has one service of each on two hosts, [`files`] has Debian's service read files from rdmux's tool, [`quick`] is the quick start of
+//! `docs/acm.md`.
 
 pub(crate) mod alike;
 pub(crate) mod files;
