@@ -108,8 +108,8 @@ impl fmt::Debug for Pd {
 ///
 /// A clone is the same region. When the last one is dropped, the region is deregistered and then its memory freed. Work requests that
 /// still name it complete with an error, on this side or the peer's. If a process of this host was stopped (SIGSTOP) while it copied
-/// from or to the region, the drop waits up to three seconds for it. If the process has not resumed by then, its copy may still
-/// happen, and the memory is leaked instead of freed.
+/// from or to any memory of the device, the drop waits up to three seconds for it. If the process has not resumed by then, its copy
+/// may still happen, and the memory is leaked instead of freed.
 ///
 /// ```
 /// # use rdmux::{Access, Context, RemoteMr};

@@ -80,7 +80,7 @@ impl Event {
     }
 
     /// Returns the agent's request that the event ends, as returned by [`Agent::request`](super::Agent::request). None for
-    /// a request of another agent.
+    /// a request that another node sent to the agent.
     pub fn tid(&self) -> Option<Tid> {
         match self {
             Self::Mad(incoming) => incoming.answers(),
@@ -90,7 +90,7 @@ impl Event {
 }
 
 impl Incoming {
-    /// Returns the agent's request that this answers; none if this is another agent's request.
+    /// Returns the agent's request that this answers; none if this is a request of another node.
     pub fn answers(&self) -> Option<Tid> {
         let method = self.header.method;
         let answers = method.is_response() || method == Method::TRAP_REPRESS;
