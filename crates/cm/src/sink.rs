@@ -231,7 +231,7 @@ pub trait Sink {
     fn cancel_path(&mut self, _id: IdHandle, _attempt: u32) {}
     /// Joins a multicast group at the network for `id`. Each join is left once.
     fn join_multicast(&mut self, id: IdHandle, query: JoinQuery);
-    /// Leaves a group that was joined.
+    /// Leaves a group that was joined, or cancels a join that is not answered yet.
     fn leave_multicast(&mut self, id: IdHandle, query: JoinQuery);
     /// Does an operation on a TCP connection. Never called for a driver whose addresses are of no iWARP
     /// device.

@@ -116,8 +116,8 @@ impl Manager {
     }
 
     /// Binds an id, as [`bind`](Self::bind) does. Where the driver has TCP, port 0 takes a port for which `free_in_tcp` holds, because
-    /// an id that listens for iWARP needs it there too. `free_in_tcp` is called for no other port. If none of many
-    /// candidates is free in TCP, one is taken that is not.
+    /// an id that listens for iWARP needs it there too. `free_in_tcp` is not called for an id that can have no iWARP
+    /// connections. If none of many candidates is free in TCP, one is taken that is not.
     ///
     /// # Errors
     /// As for [`bind`](Self::bind).
