@@ -55,8 +55,8 @@ pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
     })
 }
 
-/// Creates a new queue pair's options those that the id sends. If the peer's are known, passes them to the queue pair;
-/// it ignores those of another vendor.
+/// Makes the options of a new queue pair those that the id sends. If the peer has sent its options, passes them to the queue pair;
+/// those of another vendor count as 0.
 pub(super) fn begin(id: &Id, qp: *mut ibv_qp) -> Result<()> {
     let ours = verbs::query_ece(qp)?;
     let theirs = {

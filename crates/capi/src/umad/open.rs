@@ -13,7 +13,7 @@ use crate::abi::umad::{UMAD_CA_MAX_AGENTS, umad_rmpp_packet};
 use crate::boundary::{Errno, Result};
 use crate::verbs::objects::generation::Generation;
 
-/// The size of a MAD without RMPP segments.
+/// The size of a MAD of one segment.
 pub(super) const MAD: usize = size_of::<umad_rmpp_packet>();
 /// The least number of bytes that can be sent: both headers (IBTA 13.4.2, 13.6.2.1).
 const LEAST: usize = std::mem::offset_of!(umad_rmpp_packet, data);

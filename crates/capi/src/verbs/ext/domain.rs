@@ -1,7 +1,7 @@
 //! Thread domains and parent domains (`ibv_alloc_td(3)`, `ibv_alloc_parent_domain(3)`).
 //!
 //! The program promises that objects created in a parent domain with a thread domain are used by one thread at a
-//! time, so this library takes no locks between its calls for them. Allocators of the program are accepted and
+//! time, so this library takes no locks for them in its calls. Allocators of the program are accepted and
 //! never called, because the device needs access to no buffer here.
 
 use std::cell::UnsafeCell;
