@@ -203,12 +203,12 @@ impl Qp {
         self.req.window_size()
     }
 
-    /// Returns the bytes of memory that this queue pair uses, queues included.
+    /// Returns how many bytes of memory this queue pair uses, queues included.
     pub fn footprint(&self) -> usize {
         size_of::<Self>() + self.sq.footprint() + self.rq.footprint() + self.resp.footprint()
     }
 
-    /// Returns the bytes of memory that the queues of a queue pair with these parameters use, or
+    /// Returns how many bytes of memory the queues of a queue pair with these parameters use, or
     /// `usize::MAX` if they overflow that type.
     pub fn queues_size(init: &QpInit) -> usize {
         let send = SendQueue::size_for(&init.caps, init.qp_type);
@@ -359,7 +359,8 @@ impl Qp {
         }
     }
 
-    /// Fails outstanding work when the time since the peer's death has expired.
+    /// Fails the queue pair, and outstanding work as after the last retry, when the time since the
+    /// peer's death has expired.
     pub(crate) fn give_peer_up<E: Env>(&mut self, env: &mut E) {
         if self.req.is_outstanding() {
             self.fail_send(WcStatus::RetryExcErr, env);

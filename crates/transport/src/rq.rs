@@ -103,7 +103,7 @@ impl RecvQueue {
         (self.head, self.tail, self.active) = (0, 0, false);
     }
 
-    /// Returns the bytes allocated.
+    /// Returns the number of allocated bytes.
     pub(crate) fn footprint(&self) -> usize {
         size_of_val(&*self.wqes) + size_of_val(&*self.sges)
     }
@@ -162,7 +162,7 @@ impl RecvQueue {
         self.sges.get(start..start + num_sge).unwrap_or_default()
     }
 
-    /// Returns the bytes of that list.
+    /// Returns the total length of that list in bytes.
     #[inline]
     pub(crate) fn room(&self) -> u64 {
         self.wqes.get((self.head & self.mask) as usize).map_or(0, |wqe| wqe.len)

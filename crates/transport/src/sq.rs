@@ -148,7 +148,7 @@ impl SendQueue {
         (self.head, self.tail) = (0, 0);
     }
 
-    /// Returns the bytes allocated.
+    /// Returns the number of allocated bytes.
     pub(crate) fn footprint(&self) -> usize {
         size_of_val(&*self.wqes)
             + size_of_val(&*self.sges)

@@ -92,7 +92,8 @@ pub(crate) enum StreamTimer {
     /// The next message in the stream has no receive.
     ///
     /// Started when the message arrives, for the time set by `Qp::set_receive_wait`. With zero it expires
-    /// at once. Stopped when a receive is posted. Expiry ends the connection (RFC 5041, section 7.2).
+    /// at once. Stopped when the message gets a receive. Expiry ends the connection (RFC 5041,
+    /// section 7.2).
     ReceiveWait,
     /// The program has disconnected, and its posted work is still being sent.
     ///
@@ -105,9 +106,10 @@ pub(crate) enum StreamTimer {
     Terminate,
     /// Everything is sent, and the peer has yet to end its half of the stream.
     ///
-    /// Started when the send queue is empty after `Qp::shutdown`, and by a `modify` to ERR, for
-    /// [`CLOSING_TIME`](crate::iwarp::CLOSING_TIME), and when a Terminate has been sent or received,
-    /// for [`TERMINATE_TIME`](crate::iwarp::TERMINATE_TIME). Expiry closes the stream all the same.
+    /// Started when the send queue is empty after `Qp::shutdown`, when arriving data is dropped
+    /// after that, and by a `modify` to ERR, for [`CLOSING_TIME`](crate::iwarp::CLOSING_TIME), and
+    /// when a Terminate has been sent or received, for
+    /// [`TERMINATE_TIME`](crate::iwarp::TERMINATE_TIME). Expiry closes the stream all the same.
     Close,
 }
 

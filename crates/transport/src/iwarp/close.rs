@@ -145,7 +145,8 @@ impl Qp {
         self.check_drained(now, env);
     }
 
-    /// Restarts the stall timer, because the peer is sending data that was asked for.
+    /// Restarts the stall timer: the send queue has progressed, or the peer is sending data that
+    /// was asked for.
     pub(super) fn stalls_no_more(&mut self, now: Time) {
         if let Phase::Draining { until, .. } = &mut self.phase {
             *until = now.after(STALL_TIME);

@@ -102,7 +102,7 @@ impl Frame {
         self.payload.of(sq)
     }
 
-    /// Returns the bytes of the payload.
+    /// Returns the length of the payload in bytes.
     pub(super) fn payload_len(&self) -> usize {
         self.payload.len()
     }

@@ -108,7 +108,7 @@ impl Pack {
         Ok(len)
     }
 
-    /// Returns the bytes allocated.
+    /// Returns the number of allocated bytes.
     pub(super) fn footprint(&self) -> usize {
         self.bytes.len() + self.payload.len()
     }

@@ -106,7 +106,7 @@ impl Qp {
         }
     }
 
-    /// Returns the bytes of memory that this queue pair uses, queues included.
+    /// Returns how many bytes of memory this queue pair uses, queues included.
     pub fn footprint(&self) -> usize {
         size_of::<Self>()
             + self.sq.footprint()
@@ -116,7 +116,7 @@ impl Qp {
             + self.serving.footprint()
     }
 
-    /// Returns the bytes of memory that the queues of a queue pair with these parameters use, or
+    /// Returns how many bytes of memory the queues of a queue pair with these parameters use, or
     /// `usize::MAX` if they overflow that type.
     pub fn queues_size(init: &QpInit) -> usize {
         crate::Qp::queues_size(init)

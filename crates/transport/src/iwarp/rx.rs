@@ -116,7 +116,7 @@ impl Rx {
         self.scratch = Box::default();
     }
 
-    /// Returns the bytes allocated.
+    /// Returns the number of allocated bytes.
     pub(super) fn footprint(&self) -> usize {
         self.scratch.len()
     }

@@ -81,8 +81,8 @@ pub enum Wish {
 /// pair calls neither [`Env::transmit`] nor [`Env::link`] nor [`Env::select_srq`].
 pub trait StreamEnv: Env {
     /// Writes the concatenated segments, except for the first `skip` bytes, to the stream. Returns
-    /// how many bytes the stream accepted. There are fewer than given when it is full, and then the
-    /// driver calls `poll_transmit` when it has room again.
+    /// how many bytes the stream accepted. These are fewer than given if it is full; the driver
+    /// then calls `poll_transmit` when it has room again.
     ///
     /// # Errors
     /// See [`SendFault`].

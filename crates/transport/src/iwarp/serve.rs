@@ -1,5 +1,5 @@
 //! The queue of the peer's READs and atomics whose response is still to be sent, in the order of
-//! arrival. Its length is the limit that the two ends agreed on (IRD).
+//! arrival. Its maximum length is the limit that the two ends agreed on (IRD).
 
 use alloc::collections::VecDeque;
 
@@ -75,7 +75,7 @@ impl Serving {
         self.queue.pop_front();
     }
 
-    /// Returns the bytes allocated.
+    /// Returns the number of allocated bytes.
     pub(super) fn footprint(&self) -> usize {
         self.queue.capacity() * size_of::<Answer>()
     }

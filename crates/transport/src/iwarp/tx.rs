@@ -157,7 +157,7 @@ impl Tx {
         self.frames.is_empty() && self.job == Job::None && self.queries == 0
     }
 
-    /// Returns the bytes allocated.
+    /// Returns the number of allocated bytes.
     pub(super) fn footprint(&self) -> usize {
         self.frames.capacity() * size_of::<Frame>()
             + self.pack.as_ref().map_or(0, |pack| pack.footprint())
@@ -169,7 +169,7 @@ impl Tx {
     }
 }
 
-/// Returns the bytes that one end sent between its start-up frame and the attachment of the stream
+/// Returns how many bytes one end sent between its start-up frame and the attachment of the stream
 /// to a queue pair: the initiator's ready-to-receive frame, or the response to it.
 pub(super) fn sent_before(params: &StreamParams, by_initiator: bool, framing: Framing) -> u64 {
     use rdmux_wire::iwarp::rtr;

@@ -182,7 +182,8 @@ impl Qp {
     }
 
     /// Handles a packet of a connected queue pair that failed the check for the usual path and
-    /// MigReq. Returns whether to accept it, after applying what it says about the migration.
+    /// MigReq. Applies what the packet says about the migration, and returns an error if it must be
+    /// dropped.
     #[cold]
     pub(super) fn came_otherwise<E: Env>(
         &mut self,
@@ -243,7 +244,8 @@ impl Qp {
         refusal
     }
 
-    /// Handles a packet while the peer may not have followed yet.
+    /// Handles a packet while the peer may not have followed yet. Returns an error if it must be
+    /// dropped.
     fn came_after_migration(
         &mut self,
         asks: bool,

@@ -158,7 +158,7 @@ impl Responder {
         (self.ack_owed || self.nak.is_some()) && !self.has_responses()
     }
 
-    /// Returns the bytes allocated.
+    /// Returns the number of allocated bytes.
     pub(super) fn footprint(&self) -> usize {
         self.resources.footprint() + self.reorder.footprint()
     }

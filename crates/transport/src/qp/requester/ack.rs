@@ -133,7 +133,8 @@ impl Qp {
         psn.diff(self.req.una) >= 0 && psn.diff(self.req.max_sent) < 0
     }
 
-    /// Acknowledges everything before a response. Returns false if the response is too early or too late.
+    /// Acknowledges everything before a response. Returns false if the response must not be processed: it
+    /// is too early or too late, or the queue pair has failed.
     fn reach<E: Env>(&mut self, now: Time, psn: Psn, env: &mut E) -> bool {
         if !self.is_expected(psn) {
             env.count(Drop::Stale);
@@ -235,8 +236,8 @@ impl Qp {
         self.check_drained(env);
     }
 
-    /// Handles the first acknowledgement after the timer fired or the cursor moved back. `late` says that the
-    /// acknowledged packet was still to be retransmitted. Returns what this says about the packet that is now the oldest.
+    /// Handles an acknowledgement after the timer fired or the cursor moved back. `late` says that the acknowledged
+    /// packet was still to be retransmitted. Returns what this says about the packet that is now the oldest.
     #[cold]
     fn recovered(&mut self, una: Psn, late: bool) -> Missing {
         let req = &mut self.req;

@@ -87,7 +87,7 @@ impl Mend {
         self.awaited && self.asked && self.trust == PROVEN
     }
 
-    /// Decides whether to retransmit only what is missing. `all` is the end of what was sent.
+    /// Returns whether to retransmit only what is missing. `all` is the end of what was sent.
     fn may(&mut self, una: Psn, all: Psn) -> bool {
         if una.diff(self.until) >= 0 || self.until.diff(all) > 0 {
             (self.until, self.gaps) = (all, 0);
@@ -121,7 +121,7 @@ impl Mend {
     }
 
     /// Handles the acknowledgement of everything before `una`. `timed` says that it is the first
-    /// since the timer fired. Returns whether more is missing, although no NAK said so.
+    /// since the timer fired. Returns what it says about the packet that is now the oldest.
     pub(super) fn answered(&mut self, una: Psn, timed: bool) -> Missing {
         let beyond = una.diff(self.end);
         if beyond < 0 {
@@ -130,7 +130,7 @@ impl Mend {
         self.awaited = false;
         let all = una.diff(self.until) >= 0;
         if beyond == 0 {
-            // The packet sent after it earlier was lost or dropped, too.
+            // If packets had been sent after it earlier, the next of them was lost or dropped, too.
             return if all { Missing::Unknown } else { Missing::Lost };
         }
         if self.asked {

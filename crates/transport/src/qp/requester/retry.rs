@@ -24,7 +24,7 @@ use crate::wr::WcStatus;
 /// The value of `rnr_retry` that means infinite retries. (`retry_cnt` has no such value.)
 const RNR_FOR_EVER: u8 = 7;
 
-/// The minimum of a connection's early timer, which is also its first value.
+/// The lower bound of the early timer's minimum, and its value for a new connection.
 pub(super) const LEAST_EARLY: Duration = Duration::from_micros(250);
 /// The largest minimum of the early timer, for a peer that is often late without any loss: one that
 /// shares its processor may not be scheduled for some milliseconds.
@@ -181,7 +181,8 @@ impl Qp {
         self.go_on(now, true);
     }
 
-    /// Retransmits the missing packets only if possible, else everything if they are known to be `lost`.
+    /// Retransmits only the missing packets if possible. Otherwise retransmits everything if packets are
+    /// known to be `lost`, else nothing.
     pub(super) fn go_on(&mut self, now: Time, lost: bool) {
         let alone = self.mend(lost);
         if !alone && !lost {

@@ -118,7 +118,7 @@ impl ReorderBuffer {
         self.0 = None;
     }
 
-    /// Returns the bytes allocated.
+    /// Returns the number of allocated bytes.
     pub(crate) fn footprint(&self) -> usize {
         self.0.as_deref().map_or(0, |buffered| {
             let packets = buffered.count as usize * size_of::<Buffered>() + buffered.bytes;

@@ -114,7 +114,7 @@ impl Resources {
         (self.len, self.tail, self.emit) = (0, 0, 0);
     }
 
-    /// Returns the bytes allocated.
+    /// Returns the number of allocated bytes.
     pub(crate) fn footprint(&self) -> usize {
         size_of_val(&*self.slots)
     }
