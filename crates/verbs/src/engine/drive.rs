@@ -74,7 +74,7 @@ impl<'a> Bound<'a> {
         self.core.qpn
     }
 
-    /// Returns its shared receive queue.
+    /// Returns its shared receive queue, if it has one.
     pub(crate) fn srq(&self) -> Option<&'a Arc<SrqCore>> {
         match &self.core.ends {
             Ends::Own(objects) => objects.srq.as_ref(),

@@ -95,7 +95,8 @@ impl Machine {
         either!(self, qp => qp.handle_timeout(now, env));
     }
 
-    /// Returns the oldest request that is not acknowledged, if any is outstanding.
+    /// Returns the PSN of the oldest request that is not acknowledged. None while it does not wait
+    /// for acknowledgements, and for a stream.
     pub(crate) fn unacknowledged(&self) -> Option<Psn> {
         if let Self::Ib(qp) = self { qp.unacknowledged() } else { None }
     }
@@ -105,12 +106,13 @@ impl Machine {
         matches!(self, Self::Ib(qp) if qp.wants_ack())
     }
 
-    /// Returns whether it accepts requests of its peer outside of the stream. A stream's machine does not.
+    /// Returns whether it executes requests of its peer now. False for a stream, whose peer sends them
+    /// through the stream only.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self, Self::Ib(qp) if qp.is_open())
     }
 
-    /// Returns whether it depends on the path by which a packet arrived.
+    /// Returns whether the path by which a packet arrived matters.
     pub(crate) fn minds_path(&self) -> bool {
         matches!(self, Self::Ib(qp) if qp.minds_path())
     }
@@ -122,12 +124,13 @@ impl Machine {
             Self::Iwarp(_) => env.count(Drop::Opcode),
         }
     }
-    /// Returns whether there is nothing to send.
+    /// Returns whether [`poll_transmit`](Self::poll_transmit) would send nothing. False for a
+    /// stream.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self, Self::Ib(qp) if qp.is_idle())
     }
-    /// Returns the packet machine.
+    /// Returns the packet machine, if it is one.
     #[inline]
     pub(crate) fn packets(&mut self) -> Option<&mut Packets> {
         match self {
@@ -179,7 +182,7 @@ impl Machine {
         }
     }
 
-    /// Returns the stream machine.
+    /// Returns the stream machine, if it is one.
     pub(crate) fn stream(&mut self) -> Option<&mut iwarp::Qp> {
         match self {
             Self::Iwarp(qp) => Some(qp),

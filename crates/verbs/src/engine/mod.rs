@@ -196,7 +196,7 @@ impl Engine {
     pub(crate) fn capture(&self) -> &Capture {
         &self.capture
     }
-    /// Returns whether packets between processes of this host may take shortcuts.
+    /// Returns the reasons for which packets between processes of this host may not take shortcuts.
     #[inline]
     pub(crate) fn detour(&self) -> &Detour {
         &self.detour
@@ -277,7 +277,7 @@ impl Engine {
         }
     }
 
-    /// Yields the processor to other threads.
+    /// Yields the processor to other threads, or sleeps briefly.
     fn give_way(&self, device: &Device, now: Time) {
         if self.throughput.is_high(device.counters(), now) {
             std::thread::yield_now();

@@ -13,7 +13,7 @@ use rdmux_transport::Time;
 const USUAL: Duration = Duration::from_micros(50);
 /// The environment variable that sets the spin time, in microseconds.
 const VARIABLE: &str = "RDMUX_PATIENCE";
-/// A yield that took no longer found no other thread to run.
+/// A yield that took no longer than this found no other thread to run.
 const NOBODY: Duration = Duration::from_micros(2);
 /// The longest time between yields that found no other thread.
 const SELDOM: Duration = Duration::from_micros(500);

@@ -146,7 +146,7 @@ impl Cq {
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
-    /// Returns its channel.
+    /// Returns its channel, if it has one.
     pub fn channel(&self) -> Option<&CompChannel> {
         self.channel.as_ref()
     }

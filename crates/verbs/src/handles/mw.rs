@@ -27,7 +27,7 @@ pub struct Mw {
     device: Arc<Device>,
     pd: Pd,
     kind: MwType,
-    /// The key after every bind that [`bind`](Self::bind) has posted so far.
+    /// The key once every bind that [`bind`](Self::bind) has posted so far is done.
     key: AtomicU32,
 }
 

@@ -89,7 +89,7 @@ impl Srq {
     pub fn number(&self) -> Option<u32> {
         self.in_domain.as_ref().map(|within| within.srqn)
     }
-    /// Returns its XRC domain.
+    /// Returns its XRC domain, if it has one.
     pub fn domain(&self) -> Option<&Xrcd> {
         self.in_domain.as_ref().map(|within| within.domain.xrcd())
     }

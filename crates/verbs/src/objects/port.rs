@@ -169,7 +169,8 @@ pub enum PortState {
     Down = 1,
     /// The link is up, and only subnet management passes.
     Init = 2,
-    /// The subnet manager has configured the port, and nothing else is sent yet.
+    /// The subnet manager has configured the port, which still sends only subnet management
+    /// packets.
     Armed = 3,
     /// All packets pass.
     Active = 4,
@@ -202,7 +203,7 @@ impl PortState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum PhysState {
-    /// The port neither sends nor listens.
+    /// The port listens, and sends nothing.
     Sleep = 1,
     /// The port looks for a neighbour.
     Polling = 2,

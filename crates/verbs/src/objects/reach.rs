@@ -96,7 +96,7 @@ impl Reach {
         self.board.is_qp_since(from.qpn, from.sequence) && ranges.iter().zip(keys).all(lies)
     }
 
-    /// Records a failed copy. If the kernel refuses access, it is not tried again.
+    /// Records a failed copy. Unless only an address was bad, no further copy is tried.
     pub(crate) fn failed(&self, counters: &Counters<'_>, error: &ProcMemError) {
         let lasting = !matches!(error, ProcMemError::Fault { .. });
         if lasting && !self.refused.swap(true, Ordering::Relaxed) {
@@ -150,7 +150,7 @@ impl Reaches {
     }
 
     /// Adds a process with mutual memory access, under the numbers by which this process knows it and it this process. Returns none
-    /// if it cannot be published on the board.
+    /// without access in both directions: there is no board or no descriptor, or one of them cannot be used.
     pub(crate) fn add(&self, (slot, own): (u16, u16), fds: Option<ReachFds>) -> Option<Arc<Reach>> {
         self.board()?;
         let reach = Reach::open(slot, own, fds?)

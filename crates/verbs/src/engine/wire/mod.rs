@@ -573,7 +573,8 @@ impl Engine {
         Ok(near.map(|near| Path::Near(near, device.ring_path(av), guard())))
     }
 
-    /// Opens wires on every address: a datagram may arrive on any of them, and may be sent from any, with the queue pair locked.
+    /// Opens wires on every address: a datagram may arrive on any of them, and may be sent from any. A send has the queue pair
+    /// locked, when no wire can be opened.
     fn listen_everywhere(
         &self,
         device: &Arc<Device>,

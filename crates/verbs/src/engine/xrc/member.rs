@@ -73,7 +73,7 @@ impl Member {
         self.outbox.get()
     }
 
-    /// Mirrors a region. Returns false if it is invalid.
+    /// Mirrors a region. Returns false if it is invalid, or there are `most` already.
     pub(crate) fn add_region(&self, key: u32, row: &RegionRow, most: u32) -> bool {
         let fits = |start: u64| start.checked_add(row.length).is_some();
         let mut regions = self.regions.write();

@@ -304,8 +304,8 @@ impl<'a> Placing<'a> {
         self.stage.data.clear();
     }
 
-    /// Makes the kernel copy bytes directly to their destination, if that is possible. Access was checked before; if it is no
-    /// longer permitted, the bytes are discarded.
+    /// Makes the kernel copy bytes directly to their destination. Returns false if that is not possible, or fails. Access was
+    /// checked before; if it is no longer permitted, the bytes are discarded, and the result is true.
     fn place_directly(&self, srq: &RemoteSrq, outbox: &Outbox, place: &Place<'_>) -> bool {
         if !srq.member.is_direct() || !self.has_caught_up(srq, outbox) {
             return false;
@@ -421,7 +421,8 @@ fn named(rkey: Rkey, va: u64, len: u64) -> Result<Sge, AccessFault> {
     Ok(Sge { addr: va, length, lkey: Lkey(rkey.0) })
 }
 
-/// Returns the sender's error for a ring's: to retry while the ring is full, otherwise that the process is gone.
+/// Converts a ring's error for the sender, which retries while the ring is full, and otherwise learns that the
+/// process is gone.
 fn fault(error: LinkError) -> AccessFault {
     if matches!(error, LinkError::Busy) { AccessFault::Busy } else { AccessFault::Gone }
 }

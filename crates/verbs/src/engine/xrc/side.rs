@@ -296,7 +296,8 @@ impl Side {
         .is_some()
     }
 
-    /// Handles bytes for memory. Only their number is examined.
+    /// Handles bytes for memory. Only their number is examined. Returns whether the record is valid
+    /// from `from`.
     pub(crate) fn take_place(&self, device: &Device, from: u16, meta: Meta, bytes: &[u8]) -> bool {
         let ours = self.hub.get().is_some_and(|(slot, _)| *slot == from);
         ours && self.place(device, meta, bytes).is_some()

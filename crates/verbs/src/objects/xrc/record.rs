@@ -204,7 +204,7 @@ impl Delivered {
     }
 }
 
-/// Returns the status of a receive with this code.
+/// Returns the status with this code, if a receive can have it.
 fn status(code: u32) -> Option<WcStatus> {
     use WcStatus as S;
     [S::Success, S::LocLenErr, S::LocQpOpErr, S::LocProtErr, S::WrFlushErr, S::LocAccessErr]

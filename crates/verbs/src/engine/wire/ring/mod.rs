@@ -45,7 +45,8 @@ const LOOP_CAPACITY: usize = rdmux_link::ring::DEFAULT_CAPACITY;
 const MAX_XRC_PAYLOAD: u32 = 64 << 10;
 /// The length from which on bytes are left in place until they are copied to their destination.
 pub(crate) const IN_PLACE: usize = 4096;
-/// A process of this host, which may be this one: the ring to it, and the doorbell that wakes it.
+/// A process of this machine, which may be this one: the ring to it, and the doorbell that wakes
+/// it.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
     tx: Mutex<Tx>,
