@@ -14,7 +14,7 @@ pub struct Bth {
     pub solicited: bool,
     /// Migration state: set while the path is the one that was migrated to.
     pub mig_req: bool,
-    /// Zero bytes between payload and ICRC, 0 to 3.
+    /// The number of zero bytes between payload and ICRC, 0 to 3.
     pub pad: u8,
     /// Transport header version; 0 is the only one.
     pub tver: u8,

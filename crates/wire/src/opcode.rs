@@ -333,7 +333,8 @@ impl Opcode {
         self.ends_message() && !self.starts_message()
     }
 
-    /// Returns the bytes of the extension headers after the BTH. For RD the RDETH is not included.
+    /// Returns the length of the extension headers after the BTH, in bytes. For RD the RDETH is not
+    /// included.
     #[inline]
     pub fn ext_len(self) -> usize {
         usize::from(self.row().ext_len)

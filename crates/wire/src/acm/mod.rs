@@ -35,7 +35,7 @@ use crate::mad::MgmtClass;
 /// The Q_Key of the service's queue pairs and groups, the same as QP1's.
 pub const QKEY: Qkey = Qkey::QP1;
 
-/// The management class of datagrams between services, in the vendors' range.
+/// The management class of datagrams between services, in the range of applications.
 pub const MGMT_CLASS: MgmtClass = MgmtClass(0x2c);
 
 /// The version of the management class.

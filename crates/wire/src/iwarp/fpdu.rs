@@ -18,7 +18,7 @@ pub const MAX_ULPDU: usize = u16::MAX as usize;
 /// The length of the longest frame without markers.
 pub const MAX_FRAME: usize = frame_len(MAX_ULPDU);
 
-/// Returns the bytes of padding after an ULPDU, 0 to 3.
+/// Returns the number of bytes of padding after an ULPDU, 0 to 3.
 pub const fn pad(ulpdu_len: usize) -> usize {
     (LENGTH_LEN + ulpdu_len).wrapping_neg() % 4
 }
@@ -115,7 +115,7 @@ impl Framing {
     /// bytes than [`Framing::need`] returns.
     ///
     /// # Errors
-    /// [`WireError::Crc`] or [`WireError::Marker`]. The frame's length is trusted before these checks.
+    /// [`WireError::Crc`] or [`WireError::Marker`]. The frame's length is trusted nevertheless.
     pub fn parse(self, position: u64, bytes: &[u8]) -> Result<Option<Fpdu<'_>>, WireError> {
         let frame_len = self.need(position, bytes);
         let start = self.start(position);

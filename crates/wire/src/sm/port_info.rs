@@ -102,7 +102,8 @@ layout! {
         resp_time_value: u8 = 52 [3, 5];
         /// The number of physical errors that count as an integrity error.
         local_phy_errors: u8 = 53 [0, 4];
-        /// The number of flow control updates without buffers that count as an overrun error.
+        /// The number of consecutive flow control update periods with an overrun that count as an
+        /// overrun error.
         overrun_errors: u8 = 53 [4, 4];
         /// The largest useful number of credits, a hint.
         max_credit_hint: u16 = 54;
@@ -118,7 +119,7 @@ layout! {
         link_speed_ext_supported: LinkSpeedExt = 62 [4, 4];
         /// Reserved.
         reserved63: u8 = 63 [0, 3];
-        /// The enabled extended speeds; in a Set 30 means no change, 31 all supported ones.
+        /// The enabled extended speeds; in a Set 0 means no change, 30 none, 31 all supported ones.
         link_speed_ext_enabled: LinkSpeedExt = 63 [3, 5];
     }
 }

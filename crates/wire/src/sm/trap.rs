@@ -189,7 +189,7 @@ layout! {
     BadMkey("BadMkey", 54) {
         /// Reserved.
         reserved0: u16 = 0;
-        /// The LID of the port that sent the request.
+        /// The LID of the port that received the request.
         lid: Lid = 2;
         /// The source LID of a directed route.
         dr_slid: Lid = 4;
