@@ -159,7 +159,8 @@ impl Board {
         qp_at(qpn, |i| self.map.word(at::SLOTS + 8 * i).load(Ordering::Relaxed))
     }
 
-    /// Publishes a queue pair. Calls for one queue pair must not run concurrently.
+    /// Publishes a queue pair, if there is room for it. Calls for one queue pair must not run
+    /// concurrently.
     pub fn show_qp(&self, row: &QpRow) {
         if let Some(at) = self.qp_at(row.qpn) {
             let ends = u64::from(row.pd) << 32 | u64::from(row.dest_qpn);

@@ -108,7 +108,8 @@ pub struct PeerBell {
 }
 
 /// The number of handles of an end in this process, by the inode of the socket. Two answers to a request for a ring may bring an
-/// end twice, and dropping the last handle alone may drain the socket: otherwise the rings of other handles would be lost.
+/// end twice, and only the drop of the last handle may drain the socket: otherwise the rings of other handles would be
+/// lost.
 static HANDLES: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
 
 /// Returns the key of a socket in [`HANDLES`].

@@ -49,16 +49,16 @@ pub(crate) fn can_do_heavy() -> bool {
     register() && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 }
 
-/// A full fence of this thread, and of all threads of registered processes. Returns false if it was of this thread only, because a
-/// sandbox has since forbidden the system call.
+/// Executes a full fence on this thread, and on all threads of registered processes. Returns false if it was on this thread only,
+/// because a sandbox has since forbidden the system call.
 #[must_use]
 pub(crate) fn heavy() -> bool {
     fence(Ordering::SeqCst);
     membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 }
 
-/// A full fence against a side that executes the [`heavy`] one. It is only a compiler fence if `relies` is set: this process is
-/// registered, and the other side can execute the heavy fence.
+/// Executes a full fence against a side that executes the [`heavy`] one. It is only a compiler fence if `relies` is set: this
+/// process is registered, and the other side can execute the heavy fence.
 #[inline]
 pub(crate) fn light(relies: bool) {
     if relies {

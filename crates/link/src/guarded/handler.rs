@@ -108,7 +108,8 @@ fn come_over(signal: c_int) -> bool {
 }
 
 /// Emulates `sigaction(2)` for a program that must not see this handler: returns the program's action, and atomically places a
-/// `new` one below this handler. Returns none, without effect, if this handler is not installed for the signal.
+/// `new` one below this handler. Returns none, without effect, if this handler is not installed for the signal,
+/// or cannot be placed above `new`.
 pub(super) fn replace(signal: c_int, new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
     if !SIGNALS.contains(&signal) {
         return None;

@@ -74,7 +74,8 @@ pub fn keep(now: u64) {
 
 /// Emulates `sigaction(2)` as if this handler did not exist, for a library that intercepts a program's calls. The program's
 /// action is placed below this handler immediately, so that it does not get faults of guarded accesses even for [`NOTICE`].
-/// Returns none if the C library's function must be called: this handler is not installed for the signal.
+/// Returns none if the C library's function must be called: this handler is not installed for the signal,
+/// or can replace no more actions.
 ///
 /// Async-signal-safe, as `sigaction(2)` is.
 pub fn sigaction(signal: i32, new: Option<&libc::sigaction>) -> Option<libc::sigaction> {

@@ -132,7 +132,7 @@ impl RouteGuard {
         self.counts.add(self.row, packets, words);
     }
 
-    /// Returns how many packets a link would carry for it, and how many words altogether.
+    /// Returns how many packets a link would carry for a datagram with these lengths, and how many words altogether.
     #[inline]
     fn on_the_wire(&self, header: usize, payload: usize) -> (u64, u64) {
         let packets = payload.div_ceil(self.mtu()).max(1);

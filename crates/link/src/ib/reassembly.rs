@@ -40,7 +40,7 @@ struct Partial {
 pub enum Joined<'a> {
     /// The packet is complete.
     Whole(&'a [u8]),
-    /// The part is the first one of a packet.
+    /// The part is the first one of its packet to arrive.
     Begun {
         /// Whether another packet was discarded for it.
         gave_up: bool,

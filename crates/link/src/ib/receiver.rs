@@ -21,7 +21,8 @@ pub(super) struct Receiver {
 /// The owner of the socket that receives datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
-    /// The slot of the process. The socket of slot zero gets datagrams for slots that have none.
+    /// The slot of the process. The socket of slot zero also gets datagrams for slots without a
+    /// socket.
     pub(super) slot: u16,
     /// Whether it gets datagrams for objects that belong to no process.
     pub(super) has_targets: bool,

@@ -106,7 +106,7 @@ impl Routes {
         self.drops.get(why)
     }
 
-    /// Returns all reasons for which packets were dropped: the name in counters, and the count.
+    /// Returns each reason for which packets are dropped: its name in counters, and the count.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         IbDrop::ALL.iter().map(|why| (why.name(), self.dropped(*why)))
     }

@@ -89,7 +89,7 @@ impl Mapping {
 
     /// # Safety
     ///
-    /// As there.
+    /// As for the function of `mmap`.
     pub(crate) unsafe fn read_raw(&self, offset: usize, to: *mut u8, len: usize) {
         // SAFETY: by the caller's promise.
         self.read(offset, unsafe { std::slice::from_raw_parts_mut(to, len) });
@@ -99,7 +99,7 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for the function of `mmap`.
     pub(crate) unsafe fn slice(&self, _: usize, _: usize) -> &[u8] {
         panic!("not modelled")
     }

@@ -17,7 +17,7 @@ pub struct Consumer {
     asked: u64,
     /// Whether the consumer executes the producer's fence.
     heavy: Cell<bool>,
-    /// When the producer was told to execute its own fence from then on, until it must know.
+    /// When the producer was told to execute its own fences. None once it must know.
     told: Cell<Option<Instant>>,
     broken: bool,
 }

@@ -38,7 +38,8 @@ impl Ring {
         self.bell.as_ref()
     }
 
-    /// Wakes the other process, whatever that process does. Returns false if it is this one, which must wake itself.
+    /// Wakes the other process. Never blocks, whatever that process does. Returns false if it is this one, which
+    /// must wake itself.
     pub fn wake(&self) -> bool {
         let Some(bell) = &self.bell else { return false };
         // Fails only for a process that closed its end, or shut it down, and which is then not woken.

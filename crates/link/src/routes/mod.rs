@@ -212,7 +212,7 @@ const MLIDS: u16 = if cfg!(loom) { 2 } else { 0x4000 };
 /// The number of rows. With one for each unicast LID and each peer, 200,000 are left for groups.
 const ROWS: u32 = if cfg!(loom) { 4 } else { 1 << 18 };
 
-/// The size of a row in bytes: two cache lines, of which the second has the end of its contents and the number of the next row.
+/// The size of a row in bytes: two cache lines, of which the second has only the number of the next row.
 const LINE: usize = 128;
 /// "rdmuxrt" and the version of the layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxrt\x04");

@@ -64,8 +64,8 @@ impl RowReader {
         self.read_within(|used| used, show);
     }
 
-    /// As [`read`](Self::read), but reads only as many rows as `most` returns, which gets the number of rows that have been in use, and the
-    /// rows that were read before. The counts and ways of the other rows are not known then.
+    /// As [`read`](Self::read), but reads only the rows that were read before, and as many as `most` returns for the number of rows that
+    /// have been in use. The counts and ways of the other rows are not known then.
     pub fn read_within(
         &mut self,
         most: impl FnOnce(usize) -> usize,

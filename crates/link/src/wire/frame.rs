@@ -95,7 +95,7 @@ pub struct Frame<'a> {
     pub header: &'a [u8],
     /// The payload after them.
     pub payload: Payload<'a>,
-    /// Zero bytes after the payload, 0 to 3 (also in the BTH).
+    /// The number of zero bytes after the payload, 0 to 3 (also in the BTH).
     pub pad: u8,
     /// An acknowledgement of everything up to this PSN, where the wire piggybacks them ([`LinkCaps::piggybacks_acks`]).
     ///
