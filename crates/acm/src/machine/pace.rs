@@ -5,10 +5,10 @@
 //! as follows:
 //!
 //! 1. It sends at once with a probability so low that receivers have buffers for all such requests, even if all endpoints
-//! start.
+//!    start.
 //! 2. Otherwise it listens for 20 ms. The number of requests that it receives tells how many endpoints are starting.
 //! 3. Windows follow, each long enough for one request of each of these endpoints at the rate of the receivers. The endpoint sends one
-//! request in each window, at a random time. The next window is as long as the requests received in this one need.
+//!    request in each window, at a random time. The next window is as long as the requests received in this one need.
 //!
 //! If it receives no requests, there are no windows, and the endpoint sends as soon as it has an answer. If receivers have buffers for
 //! all endpoints that are still unknown, it does not listen.
