@@ -281,7 +281,7 @@ impl PrivateMapping {
     }
 
     /// Puts the pages of `len` bytes at `offset` into a pipe. Returns how many bytes were put in.
-    pub(crate) fn lend(&self, offset: usize, len: usize, pipe: impl AsFd) -> io::Result<usize> {
+    pub(crate) fn vmsplice(&self, offset: usize, len: usize, pipe: impl AsFd) -> io::Result<usize> {
         assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
         // SAFETY: in bounds by the line above. A thread that writes meanwhile, against what `stream` asks for, races with
         // the kernel and not with this one, which only takes the address.

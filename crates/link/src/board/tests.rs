@@ -94,7 +94,7 @@ fn nobody_copies_who_saw_a_row_that_is_gone() {
     let (own, theirs) = pair();
     let (copier, copiers) = (Board::create().unwrap(), AtomicBool::new(true));
     let hazards = PeerBoard::map(copier.fd()).unwrap();
-    let lent = AtomicU64::new(0);
+    let in_use = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -102,18 +102,18 @@ fn nobody_copies_who_saw_a_row_that_is_gone() {
                     let Some(_hazard) = copier.enter(3) else { continue };
                     if theirs.region(0x105).is_some() {
                         // The owner must not reuse the memory while the hazard is set.
-                        assert_eq!(lent.load(Ordering::SeqCst), 1);
-                        assert_eq!(lent.load(Ordering::SeqCst), 1);
+                        assert_eq!(in_use.load(Ordering::SeqCst), 1);
+                        assert_eq!(in_use.load(Ordering::SeqCst), 1);
                     }
                 }
             });
         }
         for _ in 0..20_000 {
-            lent.store(1, Ordering::SeqCst);
+            in_use.store(1, Ordering::SeqCst);
             own.show_region(&region(0x105));
             own.hide_region(0x105);
             hazards.wait_for_copies(3, Duration::from_secs(60), || false).unwrap();
-            lent.store(0, Ordering::SeqCst);
+            in_use.store(0, Ordering::SeqCst);
         }
         copiers.store(false, Ordering::Release);
     });

@@ -15,7 +15,7 @@ use super::Encap;
 use super::outlet::{Name, Outlet};
 use super::state::room;
 use crate::guarded::Unmapped;
-use crate::udp::{Borrower, Loan, SLOT_SHIFT};
+use crate::udp::{SLOT_SHIFT, ZeroCopyBuf, ZeroCopyDest};
 use crate::wire::{Flushed, Frame, Payload};
 
 /// The maximum number of datagrams of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
@@ -166,9 +166,9 @@ impl Batch {
     }
 
     /// Returns the socket that all gathered packets go to. None while none is gathered.
-    pub(super) fn borrower(&self) -> Option<Borrower> {
+    pub(super) fn zerocopy_dest(&self) -> Option<ZeroCopyDest> {
         let (_, Shape { to, steer, .. }) = *self.packets.first()?;
-        Some(Borrower { addr: to, slot: steer >> SLOT_SHIFT })
+        Some(ZeroCopyDest { addr: to, slot: steer >> SLOT_SHIFT })
     }
 
     /// Returns whether a packet can be added without a flush.
@@ -220,23 +220,23 @@ impl Batch {
         Ok(())
     }
 
-    /// As [`flush`](Self::flush), but zero-copy from the buffer `loan` if the kernel accepts it. Returns whether the kernel may
+    /// As [`flush`](Self::flush), but zero-copy from the buffer `buf` if the kernel accepts it. Returns whether the kernel may
     /// use the buffer.
     ///
     /// # Errors
     ///
     /// As for [`flush`](Self::flush).
-    pub(super) fn flush_lent(
+    pub(super) fn flush_zerocopy(
         &mut self,
         port: &impl Outlet,
         numbers: &Numbers,
-        loan: &mut Loan,
+        buf: &mut ZeroCopyBuf,
     ) -> (bool, io::Result<Outcome>) {
         let several = self.extent().filter(|_| self.datagrams > 1);
-        let lent = several.zip(self.to.as_ref()).and_then(|((segment, end), name)| {
-            port.send_lent(name, segment, &self.arena[..end], loan)
+        let taken = several.zip(self.to.as_ref()).and_then(|((segment, end), name)| {
+            port.send_zerocopy(name, segment, &self.arena[..end], buf)
         });
-        match lent {
+        match taken {
             None => (false, self.flush(port, numbers)),
             Some(Ok(())) => {
                 let sent = self.contents();

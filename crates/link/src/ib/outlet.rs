@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use socket2::SockAddr;
 
 use crate::udp::control::ControlBuf;
-use crate::udp::{Loan, UdpPort};
+use crate::udp::{UdpPort, ZeroCopyBuf};
 
 /// An address, also in the kernel's form.
 #[derive(Clone)]
@@ -53,14 +53,14 @@ pub trait Outlet {
     /// Those of `sendmsg(2)`. `EAGAIN` if the outlet is full, `EMSGSIZE` if a datagram is too large for the path. None was sent then.
     fn send(&self, to: &Name, segment: usize, bytes: &[u8]) -> io::Result<()>;
 
-    /// As [`send`](Self::send) for several datagrams, but zero-copy from the buffer `loan`. Returns none if zero-copy is not supported.
+    /// As [`send`](Self::send) for several datagrams, but zero-copy from the buffer `buf`. Returns none if zero-copy is not supported.
     /// After an error the kernel may nevertheless use the buffer, and some datagrams may have been sent.
-    fn send_lent(
+    fn send_zerocopy(
         &self,
         _to: &Name,
         _segment: usize,
         _bytes: &[u8],
-        _loan: &mut Loan,
+        _buf: &mut ZeroCopyBuf,
     ) -> Option<io::Result<()>> {
         None
     }
@@ -85,18 +85,18 @@ impl Outlet for UdpPort {
         self.send_message(&to.name, bytes, &control)
     }
 
-    fn send_lent(
+    fn send_zerocopy(
         &self,
         to: &Name,
         segment: usize,
         bytes: &[u8],
-        loan: &mut Loan,
+        buf: &mut ZeroCopyBuf,
     ) -> Option<io::Result<()>> {
-        if !self.lends() {
+        if !self.supports_zerocopy() {
             return None;
         }
-        let sent = UdpPort::send_lent(self, &to.name, bytes, &segmented(segment), loan);
-        Some(sent.inspect_err(|error| self.loan_refused(error)))
+        let sent = UdpPort::send_zerocopy(self, &to.name, bytes, &segmented(segment), buf);
+        Some(sent.inspect_err(|error| self.zerocopy_refused(error)))
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
 use crate::guarded::Unmapped;
 use crate::routes::{Peer, Route, RouteId, RouteView, Way};
 use crate::rows::Row;
-use crate::udp::Loan;
+use crate::udp::ZeroCopyBuf;
 use crate::wire::{Flushed, Frame, LinkError, TxFail};
 
 /// The private state of a sender: gathered packets, and known destinations. It belongs to one thread, and serves its wires in turn; packets
@@ -437,16 +437,16 @@ impl Sender {
     fn flush_batch(
         &mut self,
         exit: Exit<'_, impl Outlet>,
-        loan: Option<&mut Loan>,
+        buf: Option<&mut ZeroCopyBuf>,
     ) -> (bool, io::Result<()>) {
         let Exit { port, routes, numbers } = exit;
-        let (lent, outcome) = match loan {
-            Some(loan) => self.batch.flush_lent(port, numbers, loan),
+        let (taken, outcome) = match buf {
+            Some(buf) => self.batch.flush_zerocopy(port, numbers, buf),
             None => (false, self.batch.flush(port, numbers)),
         };
         let Outcome { sent, refused, narrowed } = match outcome {
             Ok(outcome) => outcome,
-            Err(error) => return (lent, Err(error)),
+            Err(error) => return (taken, Err(error)),
         };
         self.left.packets += sent.packets;
         self.left.bytes += sent.bytes;
@@ -456,7 +456,7 @@ impl Sender {
         if let Some((to, room)) = narrowed {
             routes.narrow(to, room);
         }
-        (lent, Ok(()))
+        (taken, Ok(()))
     }
 
     /// Sends one packet at once, after the gathered ones.
@@ -480,12 +480,12 @@ impl Sender {
     pub(super) fn flush(
         &mut self,
         exit: Exit<'_, impl Outlet>,
-        loan: Option<&mut Loan>,
+        buf: Option<&mut ZeroCopyBuf>,
     ) -> (bool, Result<Flushed, TxFail>) {
-        let (lent, flushed) = self.flush_batch(exit, loan);
+        let (taken, flushed) = self.flush_batch(exit, buf);
         let sent = std::mem::take(&mut self.left);
         let kept = self.batch.len();
-        (lent, if flushed.is_ok() { Ok(sent) } else { Err(TxFail::Busy { sent, kept }) })
+        (taken, if flushed.is_ok() { Ok(sent) } else { Err(TxFail::Busy { sent, kept }) })
     }
 }
 

@@ -13,7 +13,7 @@ use super::*;
 use crate::guarded::Unmapped;
 use crate::routes::{OwnPort, PKEYS, Peer, PeerId, RouteTable, RouteView, Way};
 use crate::rows::{Counted, RowReader, Rows};
-use crate::udp::{GroupOptions, LendingPool, UdpGroup};
+use crate::udp::{GroupOptions, UdpGroup, ZeroCopyPool};
 use crate::wire::{
     Arrivals, Flushed, Frame, Gathering, IbRoute, LinkError, Payload, Piece, Trailer, TxFail, Wire,
 };
@@ -262,7 +262,7 @@ fn long(a: &Port, psn: u32) -> Vec<Sent> {
 #[test]
 fn packets_that_are_sent_zero_copy_arrive_whole() {
     let (a, mut b) = pair(237);
-    let Ok(pool) = LendingPool::new(2) else {
+    let Ok(pool) = ZeroCopyPool::new(2) else {
         eprintln!("the kernel takes no pages");
         return;
     };
@@ -270,20 +270,20 @@ fn packets_that_are_sent_zero_copy_arrive_whole() {
     for round in 0..20 {
         let sent = long(&a, 100 * round);
         let tx = &mut *a.tx.borrow_mut();
-        let mut loan = pool.take(a.wire.borrower(tx).unwrap()).unwrap();
-        assert!(a.wire.lends() && a.wire.bytes(tx) > 15 * 4096);
-        let (lent, flushed) = a.wire.flush_lent(tx, &mut loan);
-        assert!(lent);
+        let mut buf = pool.take(a.wire.zerocopy_dest(tx).unwrap()).unwrap();
+        assert!(a.wire.supports_zerocopy() && a.wire.bytes(tx) > 15 * 4096);
+        let (taken, flushed) = a.wire.flush_zerocopy(tx, &mut buf);
+        assert!(taken);
         assert_eq!(flushed.unwrap().packets, 15);
         let came = b.expect(15);
         assert!(came.iter().zip(&sent).all(|((bytes, _), sent)| *bytes == sent.bytes()));
-        loan.give_back();
+        buf.recycle();
     }
     // One packet is not worth it.
     a.send(&local(0x20), &Sent::new(1, 4096)).unwrap();
     let tx = &mut *a.tx.borrow_mut();
-    let mut loan = pool.take(a.wire.borrower(tx).unwrap()).unwrap();
-    assert!(!a.wire.flush_lent(tx, &mut loan).0);
+    let mut buf = pool.take(a.wire.zerocopy_dest(tx).unwrap()).unwrap();
+    assert!(!a.wire.flush_zerocopy(tx, &mut buf).0);
     assert_eq!(b.expect(1).len(), 1);
     assert_eq!((a.dropped(), b.dropped()), (vec![], vec![]));
 }

@@ -17,7 +17,7 @@ use super::receiver::{Admitted, Came, Owner, Receiver};
 use super::sender::{Exit, Refused, RouteHeaders};
 use super::{IbDrop, Outlet, Routes, Sender};
 use crate::udp::control::ControlBuf;
-use crate::udp::{Borrower, Loan, SLOT_SHIFT, UdpPort};
+use crate::udp::{SLOT_SHIFT, UdpPort, ZeroCopyBuf, ZeroCopyDest};
 use crate::wire::{
     Arrival, Arrivals, Flushed, Frame, Gathering, LinkCaps, LinkError, Payload, TxFail, Wire,
 };
@@ -135,7 +135,7 @@ impl IbWire {
     }
 
     /// Sends a datagram that arrived at the wrong socket, because the kernel merged it with others, to the right one.
-    fn give_back(&self, datagram: &[u8]) {
+    fn recycle(&self, datagram: &[u8]) {
         let name = SockAddr::from(self.own_addr());
         if self.port.send_message(&name, datagram, &ControlBuf::new()).is_err() {
             self.routes.count(IbDrop::TxRefused, 1);
@@ -219,7 +219,7 @@ impl Wire for IbWire {
                 Came::Joined(Admitted { packet, below, route }) => {
                     shown.copied(packet, below, route);
                 }
-                Came::Stray => self.give_back(arrival.bytes),
+                Came::Stray => self.recycle(arrival.bytes),
                 Came::Nothing => {}
             }
         })
@@ -235,16 +235,20 @@ impl Gathering for IbWire {
         tx.batch.bytes()
     }
 
-    fn lends(&self) -> bool {
-        self.port.lends()
+    fn supports_zerocopy(&self) -> bool {
+        self.port.supports_zerocopy()
     }
 
-    fn borrower(&self, tx: &Sender) -> Option<Borrower> {
-        tx.batch.borrower()
+    fn zerocopy_dest(&self, tx: &Sender) -> Option<ZeroCopyDest> {
+        tx.batch.zerocopy_dest()
     }
 
-    fn flush_lent(&self, tx: &mut Sender, loan: &mut Loan) -> (bool, Result<Flushed, TxFail>) {
-        tx.flush(self.exit(), Some(loan))
+    fn flush_zerocopy(
+        &self,
+        tx: &mut Sender,
+        buf: &mut ZeroCopyBuf,
+    ) -> (bool, Result<Flushed, TxFail>) {
+        tx.flush(self.exit(), Some(buf))
     }
 
     fn forget(&self, tx: &mut Sender) {

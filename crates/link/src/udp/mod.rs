@@ -7,7 +7,7 @@
 //! - [`offload`]: whether the kernel has segmentation and receive offload
 //! - [`port`]: one socket of a group, in the process that uses it
 //! - [`tx`]: sending, with packets gathered into one system call
-//! - [`lend`]: zero-copy transmission
+//! - [`zerocopy`]: zero-copy transmission
 //! - [`rx`]: receiving, with many packets per system call
 //! - `control`: control messages, and `checksum`: the ICRC over UDP
 //!
@@ -19,12 +19,12 @@
 
 pub mod group;
 pub mod holder;
-pub mod lend;
 pub mod mcast;
 pub mod offload;
 pub mod port;
 pub mod rx;
 pub mod tx;
+pub mod zerocopy;
 
 pub(crate) mod checksum;
 pub(crate) mod control;
@@ -33,13 +33,13 @@ mod steer;
 pub use checksum::IcrcCheck;
 pub use group::{GroupOptions, OpenError, UdpGroup};
 pub use holder::{Holder, holder_of};
-pub use lend::{Borrower, LendingPool, Loan};
 pub use mcast::McastSocket;
 pub use offload::Offload;
 pub use port::{Destination, UdpPort};
 pub use rx::{Datagrams, RxBatch};
 pub use steer::{SERVICE_QPNS, SLOT_SHIFT, SLOTS};
 pub use tx::{PushError, TxBatch};
+pub use zerocopy::{ZeroCopyBuf, ZeroCopyDest, ZeroCopyPool};
 
 /// The UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;

@@ -10,9 +10,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockAddr;
 
 use super::control::ControlBuf;
-use super::lend::{self, Borrower, Loan, Pipe};
 use super::rx::RxBatch;
 use super::tx::{PushError, TxBatch};
+use super::zerocopy::{self, Pipe, ZeroCopyBuf, ZeroCopyDest};
 use crate::sys;
 use crate::wire::{Ends, Flushed, Frame, Gathering, LinkCaps, LinkError, TxFail, Wire};
 
@@ -22,7 +22,7 @@ pub struct UdpPort {
     fd: OwnedFd,
     local: SocketAddr,
     segments: AtomicBool,
-    lends: AtomicBool,
+    zerocopy: AtomicBool,
     /// The number of messages that the next receive requests.
     ask: AtomicUsize,
     /// Whether the last receive returned as many as it requested.
@@ -42,11 +42,11 @@ impl UdpPort {
         let name = rustix::net::getsockname(&fd)?;
         let local = SocketAddr::try_from(name).map_err(|_| io::ErrorKind::InvalidInput)?;
         // An earlier owner of the socket may have ended in the middle of a message.
-        lend::uncork(&fd)?;
-        let lends = AtomicBool::new(local.ip().is_loopback());
+        zerocopy::uncork(&fd)?;
+        let zerocopy = AtomicBool::new(local.ip().is_loopback());
         let (segments, full) = (AtomicBool::new(true), AtomicBool::new(false));
         let (ask, pipe) = (AtomicUsize::new(1), RwLock::default());
-        Ok(Self { fd, local, segments, lends, ask, full, pipe })
+        Ok(Self { fd, local, segments, zerocopy, ask, full, pipe })
     }
 
     /// Returns the number of messages that the next receive requests.
@@ -105,15 +105,15 @@ impl UdpPort {
 
     /// Returns whether long messages may be sent zero-copy: if the receiver is on the same machine, and copies from the sender's
     /// pages.
-    pub fn lends(&self) -> bool {
-        self.lends.load(Ordering::Relaxed) && self.segments()
+    pub fn supports_zerocopy(&self) -> bool {
+        self.zerocopy.load(Ordering::Relaxed) && self.segments()
     }
 
     /// Records a failed zero-copy send. Zero-copy is disabled if the kernel does not support it on this socket's path.
-    pub(crate) fn loan_refused(&self, error: &io::Error) {
-        // No room now, or one page too many (`lend`): the next one may succeed.
+    pub(crate) fn zerocopy_refused(&self, error: &io::Error) {
+        // No room now, or one page too many (`zerocopy`): the next one may succeed.
         if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EMSGSIZE)) {
-            self.lends.store(false, Ordering::Relaxed);
+            self.zerocopy.store(false, Ordering::Relaxed);
         }
     }
 
@@ -128,16 +128,16 @@ impl UdpPort {
         sys::send(&self.fd, name, bytes, control.as_slice(), false).map(drop)
     }
 
-    /// As [`send_message`](Self::send_message), but zero-copy from the buffer `loan`.
-    pub(crate) fn send_lent(
+    /// As [`send_message`](Self::send_message), but zero-copy from the buffer `buf`.
+    pub(crate) fn send_zerocopy(
         &self,
         name: &SockAddr,
         bytes: &[u8],
         control: &ControlBuf,
-        loan: &mut Loan,
+        buf: &mut ZeroCopyBuf,
     ) -> io::Result<()> {
         let mut pipe = self.pipe.write().unwrap_or_else(PoisonError::into_inner);
-        lend::send(&self.fd, &mut pipe, name, control, bytes, loan)
+        zerocopy::send(&self.fd, &mut pipe, name, control, bytes, buf)
     }
 
     /// Records that the kernel refuses to segment on this socket's path.
@@ -223,16 +223,20 @@ impl Gathering for UdpPort {
         tx.bytes()
     }
 
-    fn lends(&self) -> bool {
-        self.lends()
+    fn supports_zerocopy(&self) -> bool {
+        self.supports_zerocopy()
     }
 
-    fn borrower(&self, tx: &TxBatch) -> Option<Borrower> {
-        tx.borrower()
+    fn zerocopy_dest(&self, tx: &TxBatch) -> Option<ZeroCopyDest> {
+        tx.zerocopy_dest()
     }
 
-    fn flush_lent(&self, tx: &mut TxBatch, loan: &mut Loan) -> (bool, Result<Flushed, TxFail>) {
-        tx.flush_lent(self, loan)
+    fn flush_zerocopy(
+        &self,
+        tx: &mut TxBatch,
+        buf: &mut ZeroCopyBuf,
+    ) -> (bool, Result<Flushed, TxFail>) {
+        tx.flush_zerocopy(self, buf)
     }
 
     fn forget(&self, tx: &mut TxBatch) {
@@ -262,7 +266,7 @@ mod tests {
                 std::thread::yield_now();
                 assert!(!other.is_finished(), "it is not his turn");
             }
-            lend::uncork(&tx.fd).unwrap();
+            zerocopy::uncork(&tx.fd).unwrap();
             drop(turn);
             other.join().unwrap().unwrap();
         });

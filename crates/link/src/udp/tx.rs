@@ -10,7 +10,7 @@
 //!
 //! Payload is copied into the batch and its checksum computed from the copy: the program may write to its memory meanwhile, or
 //! unmap it, and the sent packet is valid nevertheless. The system call then reads one run of bytes from a warm cache, which
-//! compensates for most of the copy. For a receiver on this machine the run may be sent zero-copy instead ([`super::lend`]).
+//! compensates for most of the copy. For a receiver on this machine the run may be sent zero-copy instead ([`super::zerocopy`]).
 
 use std::fmt;
 use std::io;
@@ -21,9 +21,9 @@ use socket2::SockAddr;
 
 use super::checksum;
 use super::control::ControlBuf;
-use super::lend::{Borrower, Loan};
 use super::port::{Destination, UdpPort};
 use super::steer::SLOT_SHIFT;
+use super::zerocopy::{ZeroCopyBuf, ZeroCopyDest};
 use crate::guarded::Unmapped;
 use crate::wire::{Flushed, Frame, Payload, Piece, TxFail};
 
@@ -218,28 +218,28 @@ impl TxBatch {
         }
     }
 
-    /// As [`flush`](Self::flush), but zero-copy from the buffer `loan` if the kernel accepts it. Returns whether the kernel may
+    /// As [`flush`](Self::flush), but zero-copy from the buffer `buf` if the kernel accepts it. Returns whether the kernel may
     /// use the buffer.
     ///
     /// # Errors
     ///
     /// As for [`flush`](Self::flush).
-    pub fn flush_lent(
+    pub fn flush_zerocopy(
         &mut self,
         port: &UdpPort,
-        loan: &mut Loan,
+        buf: &mut ZeroCopyBuf,
     ) -> (bool, Result<Flushed, TxFail>) {
-        if self.packets.len() < 2 || !self.numbered || !port.lends() {
+        if self.packets.len() < 2 || !self.numbered || !port.supports_zerocopy() {
             return (false, self.flush(port));
         }
-        match self.send_segmented(port, Some(loan)) {
+        match self.send_segmented(port, Some(buf)) {
             Ok(()) => {
                 let sent = Flushed { packets: self.packets.len(), bytes: self.bytes };
                 self.clear();
                 (true, Ok(sent))
             }
             Err(e) => {
-                port.loan_refused(&e);
+                port.zerocopy_refused(&e);
                 // Some packets may have been sent; the receiver then gets them twice.
                 (true, self.flush(port))
             }
@@ -247,10 +247,10 @@ impl TxBatch {
     }
 
     /// Returns the socket that all packets go to. None if the batch is empty.
-    pub fn borrower(&self) -> Option<Borrower> {
+    pub fn zerocopy_dest(&self) -> Option<ZeroCopyDest> {
         self.packets.first()?;
         let addr = self.to.as_ref()?.destination.addr;
-        Some(Borrower { addr, slot: self.slot })
+        Some(ZeroCopyDest { addr, slot: self.slot })
     }
 
     /// Returns the number of bytes in the batch, ICRCs included.
@@ -272,14 +272,14 @@ impl TxBatch {
         self.numbered = port.segments();
     }
 
-    fn send_segmented(&mut self, port: &UdpPort, loan: Option<&mut Loan>) -> io::Result<()> {
+    fn send_segmented(&mut self, port: &UdpPort, buf: Option<&mut ZeroCopyBuf>) -> io::Result<()> {
         let (Some(to), Some(first)) = (&self.to, self.packets.first()) else { return Ok(()) };
         let segment = u16::try_from(first.len).unwrap_or(u16::MAX);
         let mut control = control_of(&to.destination);
         control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
         let bytes = &self.arena[first.start..self.used];
-        match loan {
-            Some(loan) => port.send_lent(&to.name, bytes, &control, loan),
+        match buf {
+            Some(buf) => port.send_zerocopy(&to.name, bytes, &control, buf),
             None => port.send_message(&to.name, bytes, &control),
         }
     }

@@ -22,7 +22,7 @@ pub use rdmux_transport::env::LinkCaps;
 pub use self::arrival::{Arrival, Arrivals, Ends, IbRoute, Trailer};
 pub use self::frame::{Frame, Payload, Piece};
 use crate::guarded::Unmapped;
-use crate::udp::{Borrower, Loan};
+use crate::udp::{ZeroCopyBuf, ZeroCopyDest};
 
 /// A wire that carries packets, records or a stream of bytes between processes, in both directions.
 ///
@@ -78,7 +78,7 @@ pub trait Wire: fmt::Debug {
     fn receive(&self, rx: &mut Self::Rx) -> Self::Arrived;
 }
 
-/// A wire that gathers packets in the sender's state until they are flushed, and may send them zero-copy, from the buffer of a [`Loan`].
+/// A wire that gathers packets in the sender's state until they are flushed, and may send them zero-copy, from the buffer of a [`ZeroCopyBuf`].
 pub trait Gathering: Wire {
     /// Returns the number of gathered packets.
     fn packets(&self, tx: &Self::Tx) -> usize;
@@ -87,18 +87,22 @@ pub trait Gathering: Wire {
     fn bytes(&self, tx: &Self::Tx) -> usize;
 
     /// Returns whether packets may be sent zero-copy.
-    fn lends(&self) -> bool;
+    fn supports_zerocopy(&self) -> bool;
 
     /// Returns the destination socket of the gathered packets. None if there are none.
-    fn borrower(&self, tx: &Self::Tx) -> Option<Borrower>;
+    fn zerocopy_dest(&self, tx: &Self::Tx) -> Option<ZeroCopyDest>;
 
-    /// As [`flush`](Wire::flush), but zero-copy from a buffer taken for the [`borrower`](Self::borrower), if the kernel accepts it. Returns
+    /// As [`flush`](Wire::flush), but zero-copy from a buffer taken for the [`zerocopy_dest`](Self::zerocopy_dest), if the kernel accepts it. Returns
     /// whether the kernel may use the buffer.
     ///
     /// # Errors
     ///
     /// As for [`flush`](Wire::flush).
-    fn flush_lent(&self, tx: &mut Self::Tx, loan: &mut Loan) -> (bool, Result<Flushed, TxFail>);
+    fn flush_zerocopy(
+        &self,
+        tx: &mut Self::Tx,
+        buf: &mut ZeroCopyBuf,
+    ) -> (bool, Result<Flushed, TxFail>);
 
     /// Discards gathered packets that have not been sent.
     fn forget(&self, tx: &mut Self::Tx);

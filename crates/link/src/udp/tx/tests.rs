@@ -7,7 +7,7 @@ use super::*;
 use crate::sys;
 use crate::udp::group::GroupOptions;
 use crate::udp::rx::RxBatch;
-use crate::udp::{IcrcCheck, LendingPool, UdpGroup, UdpPort};
+use crate::udp::{IcrcCheck, UdpGroup, UdpPort, ZeroCopyPool};
 use crate::wire::{Piece, Trailer};
 
 static PIECE: [u8; 1000] = [0x5a; 1000];
@@ -124,20 +124,20 @@ fn expect_long(port: &UdpPort, rx: &mut RxBatch, packets: u8, mark: u8) {
 }
 
 #[test]
-fn what_is_lent_arrives_as_if_copied() {
+fn zerocopy_bytes_arrive_as_if_copied() {
     let (rx, tx, to, _groups) = ports(7);
-    let pool = Arc::new(LendingPool::new(2).unwrap());
+    let pool = Arc::new(ZeroCopyPool::new(2).unwrap());
     let (mut batch, mut came) = (TxBatch::new(), RxBatch::new(2));
     for mark in 0..100 {
         let packets = 2 + mark % 14;
         fill_long(&mut batch, &tx, &to, packets, mark);
-        let mut loan = pool.take(batch.borrower().unwrap()).unwrap();
-        let (lent, flushed) = batch.flush_lent(&tx, &mut loan);
+        let mut buf = pool.take(batch.zerocopy_dest().unwrap()).unwrap();
+        let (taken, flushed) = batch.flush_zerocopy(&tx, &mut buf);
         let bytes = usize::from(packets) * (12 + 4096 + 4);
         assert_eq!(flushed.unwrap(), Flushed { packets: packets.into(), bytes });
-        assert!(lent && batch.is_empty());
+        assert!(taken && batch.is_empty());
         expect_long(&rx, &mut came, packets, mark);
-        loan.give_back();
+        buf.recycle();
     }
 }
 
@@ -145,14 +145,14 @@ fn what_is_lent_arrives_as_if_copied() {
 fn where_nothing_is_taken_all_is_copied() {
     let (rx, tx, to, _groups) = ports(11);
     let (mut batch, mut came) = (TxBatch::new(), RxBatch::new(2));
-    tx.loan_refused(&io::ErrorKind::Unsupported.into());
-    assert_eq!(batch.borrower(), None);
+    tx.zerocopy_refused(&io::ErrorKind::Unsupported.into());
+    assert_eq!(batch.zerocopy_dest(), None);
     fill_long(&mut batch, &tx, &to, 15, 1);
-    let borrower = batch.borrower().unwrap();
-    assert_eq!(borrower.addr, to.addr);
-    let mut loan = Arc::new(LendingPool::new(1).unwrap()).take(borrower).unwrap();
-    let (lent, flushed) = batch.flush_lent(&tx, &mut loan);
-    assert_eq!((lent, flushed.unwrap().packets), (false, 15));
+    let zerocopy_dest = batch.zerocopy_dest().unwrap();
+    assert_eq!(zerocopy_dest.addr, to.addr);
+    let mut buf = Arc::new(ZeroCopyPool::new(1).unwrap()).take(zerocopy_dest).unwrap();
+    let (taken, flushed) = batch.flush_zerocopy(&tx, &mut buf);
+    assert_eq!((taken, flushed.unwrap().packets), (false, 15));
     expect_long(&rx, &mut came, 15, 1);
 }
 

@@ -5,7 +5,7 @@ use rdmux_link::ib::Sender;
 use rdmux_link::wire::{Flushed, Gathering, TxFail};
 use rdmux_link::{Frame, LinkError, TxBatch};
 
-use super::udp::lend::Loans;
+use super::udp::zerocopy::ZeroCopySends;
 use super::{AnyWire, other};
 use crate::engine::device::Device;
 use crate::objects::counters::{Counter, Counters};
@@ -26,19 +26,19 @@ impl Gathered {
         device: &Device,
         is_wire: impl FnOnce(&AnyWire) -> bool,
         wire: impl FnOnce() -> AnyWire,
-        loans: Option<&mut Loans>,
+        zerocopy: Option<&mut ZeroCopySends>,
     ) {
         if !self.wire.as_ref().is_some_and(is_wire) {
-            self.flush(device, loans);
+            self.flush(device, zerocopy);
             self.wire = Some(wire());
         }
     }
 
     /// Sends the gathered packets. Packets that the wire does not accept are lost, as on any wire: the transport notices.
-    pub(super) fn flush(&mut self, device: &Device, loans: Option<&mut Loans>) {
+    pub(super) fn flush(&mut self, device: &Device, zerocopy: Option<&mut ZeroCopySends>) {
         match self.wire.take() {
-            Some(AnyWire::Udp(wire)) => flush(device, &wire.port, &mut self.batch, loans),
-            Some(AnyWire::Ib(wire)) => flush(device, &*wire, &mut self.ib, loans),
+            Some(AnyWire::Udp(wire)) => flush(device, &wire.port, &mut self.batch, zerocopy),
+            Some(AnyWire::Ib(wire)) => flush(device, &*wire, &mut self.ib, zerocopy),
             Some(AnyWire::Other(wire)) => other::flush(device, &wire),
             None => {}
         }
@@ -46,55 +46,60 @@ impl Gathered {
 }
 
 /// Gathers a packet with others of the same queue pair. Packets gathered earlier are sent first if they cannot be combined.
-/// `loans` has the queue pair's zero-copy sends; none if its packets are not acknowledged.
+/// `zerocopy` has the queue pair's zero-copy sends; none if its packets are not acknowledged.
 pub(super) fn send<W: Gathering>(
     device: &Device,
     (wire, to): (&W, &W::To),
     tx: &mut W::Tx,
-    mut loans: Option<&mut Loans>,
+    mut zerocopy: Option<&mut ZeroCopySends>,
     frame: &Frame<'_>,
 ) -> Result<(), LinkError> {
     let before = loop {
         let before = wire.packets(tx);
         match wire.send(tx, to, frame) {
-            Err(LinkError::Full) => flush(device, wire, tx, loans.as_deref_mut()),
+            Err(LinkError::Full) => flush(device, wire, tx, zerocopy.as_deref_mut()),
             other => {
                 other?;
                 break before;
             }
         }
     };
-    if let Some(loans) = loans
+    if let Some(zerocopy) = zerocopy
         && wire.packets(tx) > before
     {
-        loans.note(frame.header, before == 0);
+        zerocopy.note(frame.header, before == 0);
     }
     Ok(())
 }
 
 /// Sends the gathered packets, zero-copy if the queue pair may. Packets that the wire does not accept are discarded: to the
 /// transport they are lost.
-fn flush<W: Gathering>(device: &Device, wire: &W, tx: &mut W::Tx, loans: Option<&mut Loans>) {
+fn flush<W: Gathering>(
+    device: &Device,
+    wire: &W,
+    tx: &mut W::Tx,
+    zerocopy: Option<&mut ZeroCopySends>,
+) {
     if wire.packets(tx) == 0 {
         return;
     }
-    let lent = loans.and_then(|loans| {
-        let loan = if wire.lends() {
-            let to = wire.borrower(tx)?;
-            loans.borrow(&device.engine().wires.lender, to, wire.bytes(tx))
+    let buf = zerocopy.and_then(|zerocopy| {
+        let buf = if wire.supports_zerocopy() {
+            let to = wire.zerocopy_dest(tx)?;
+            zerocopy.take(&device.engine().wires.zerocopy_pool, to, wire.bytes(tx))
         } else {
             None
         };
-        Some((loan?, loans))
+        Some((buf?, zerocopy))
     });
-    let flushed = match lent {
+    let flushed = match buf {
         None => wire.flush(tx),
-        Some((mut loan, loans)) => {
-            let (lent, flushed) = wire.flush_lent(tx, &mut loan);
-            if lent {
-                loans.lent(loan);
+        Some((mut buf, zerocopy)) => {
+            let (taken, flushed) = wire.flush_zerocopy(tx, &mut buf);
+            if taken {
+                zerocopy.sent(buf);
             } else {
-                loan.give_back();
+                buf.recycle();
             }
             flushed
         }

@@ -40,8 +40,8 @@ pub(crate) use self::inbound::Inbound;
 pub(crate) use self::ring::{IN_PLACE, LateWakes, Neighbour, Neighbours, direct, named, short};
 use self::stream::{Ended, Resumed, StreamPath};
 use self::udp::UdpWire;
-use self::udp::lend::{Lender, Loans};
 use self::udp::shared_buffer::{Share, SharedBuffers};
+use self::udp::zerocopy::{SharedPool, ZeroCopySends};
 use super::Engine;
 use crate::engine::device::{Device, PORT};
 use crate::engine::qp::QpCore;
@@ -62,7 +62,7 @@ pub(crate) struct Wires {
     /// Wires of removed addresses, by which connected queue pairs still send and receive: the address may return.
     left: Mutex<Vec<AnyWire>>,
     shared_buffers: SharedBuffers,
-    lender: Lender,
+    zerocopy_pool: SharedPool,
     pub(super) neighbours: Neighbours,
     pub(super) late_wakes: LateWakes,
     /// Streams that are no longer needed.
@@ -195,11 +195,11 @@ impl Route {
         av: &AddressVector,
         frame: &Frame<'_>,
         gathered: &mut Gathered,
-        loans: Option<&mut Loans>,
+        zerocopy: Option<&mut ZeroCopySends>,
     ) -> Result<(), LinkError> {
         match self {
-            Self::Udp(wire, to) => udp::send(device, (wire, to), gathered, loans, frame),
-            Self::Ib(wire) => ib::send(device, wire, av, gathered, loans, frame),
+            Self::Udp(wire, to) => udp::send(device, (wire, to), gathered, zerocopy, frame),
+            Self::Ib(wire) => ib::send(device, wire, av, gathered, zerocopy, frame),
             Self::Other(wire) => other::send(device, wire, av, gathered, frame),
         }
     }
@@ -311,7 +311,7 @@ impl Path {
         frame: &Frame<'_>,
         gathered: Option<&mut Gathered>,
     ) -> Result<(), LinkError> {
-        let (route, loans) = match self {
+        let (route, zerocopy) = match self {
             Self::Near(near, by, guard) => {
                 let Some(guard) = guard else { return near.send(device, *by, av, frame) };
                 if !guard.passes(pkey_of(device, guard), frame) {
@@ -322,12 +322,12 @@ impl Path {
                 guard.sent(frame.header.len(), frame.payload.len());
                 return Ok(());
             }
-            Self::Peer(route, share) => (route, Some(share.loans())),
+            Self::Peer(route, share) => (route, Some(share.zerocopy())),
             Self::Datagram(Some((_, route))) => (route, None),
             Self::None | Self::Datagram(None) | Self::Stream(_) => return Err(LinkError::Busy),
         };
         let gathered = gathered.ok_or(LinkError::Busy)?;
-        route.send(device, av, frame, gathered, loans)
+        route.send(device, av, frame, gathered, zerocopy)
     }
 
     /// Returns the packet wire to its one peer.
@@ -343,8 +343,8 @@ impl Path {
     /// Sends the gathered packets.
     #[inline]
     pub(crate) fn flush(&mut self, device: &Device, gathered: &mut Gathered) {
-        let loans = if let Self::Peer(_, share) = self { Some(share.loans()) } else { None };
-        gathered.flush(device, loans);
+        let zerocopy = if let Self::Peer(_, share) = self { Some(share.zerocopy()) } else { None };
+        gathered.flush(device, zerocopy);
     }
 
     /// Records whether the queue pair has packets in flight, and recycles zero-copy buffers that the peer has acknowledged.
@@ -356,7 +356,7 @@ impl Path {
     ) {
         if let Self::Peer(_, share) = self {
             share.set_active(in_flight);
-            share.loans().recycle(unacknowledged);
+            share.zerocopy().recycle(unacknowledged);
         }
     }
 }

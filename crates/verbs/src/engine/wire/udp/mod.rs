@@ -1,7 +1,7 @@
 //! Sockets of port 4791, and the common parts of packet wires that use sockets: zero-copy sends, and shares of a socket's buffer.
 
-pub(super) mod lend;
 pub(super) mod shared_buffer;
+pub(super) mod zerocopy;
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rdmux_link::{Destination, Frame, LinkError, UdpPort, Wire};
 use rdmux_transport::attr::AddressVector;
 
-use self::lend::Loans;
+use self::zerocopy::ZeroCopySends;
 use super::AnyWire;
 use super::gathered::{self, Gathered};
 use crate::engine::device::Device;
@@ -41,18 +41,18 @@ impl UdpWire {
     }
 }
 
-/// Gathers a packet with others of the same queue pair. `loans` has the queue pair's zero-copy sends; none if its packets are not
+/// Gathers a packet with others of the same queue pair. `zerocopy` has the queue pair's zero-copy sends; none if its packets are not
 /// acknowledged.
 pub(super) fn send(
     device: &Device,
     (wire, to): (&Arc<UdpWire>, &Destination),
     gathered: &mut Gathered,
-    mut loans: Option<&mut Loans>,
+    mut zerocopy: Option<&mut ZeroCopySends>,
     frame: &Frame<'_>,
 ) -> Result<(), LinkError> {
     let is_wire = |w: &AnyWire| matches!(w, AnyWire::Udp(other) if Arc::ptr_eq(other, wire));
-    gathered.turn_to(device, is_wire, || AnyWire::Udp(wire.clone()), loans.as_deref_mut());
-    gathered::send(device, (&wire.port, to), &mut gathered.batch, loans, frame)?;
+    gathered.turn_to(device, is_wire, || AnyWire::Udp(wire.clone()), zerocopy.as_deref_mut());
+    gathered::send(device, (&wire.port, to), &mut gathered.batch, zerocopy, frame)?;
     device.engine().capture().sent(|| wire.port.ends(to), frame);
     Ok(())
 }

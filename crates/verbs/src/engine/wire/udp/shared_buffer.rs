@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rdmux_link::UdpPort;
 use rdmux_wire::Qpn;
 
-use super::lend::Loans;
+use super::zerocopy::ZeroCopySends;
 use crate::objects::control::slot_of;
 
 /// By address and slot, which identify a socket of the peer.
@@ -31,7 +31,7 @@ impl SharedBuffers {
             shared_buffers.insert(key, Arc::downgrade(&shared_buffer));
             shared_buffer
         });
-        Share { shared_buffer, active: false, loans: Loans::default() }
+        Share { shared_buffer, active: false, zerocopy: ZeroCopySends::default() }
     }
 }
 
@@ -57,19 +57,19 @@ pub(crate) struct Share {
     shared_buffer: Arc<SharedBuffer>,
     active: bool,
     /// Its zero-copy sends in flight.
-    loans: Loans,
+    zerocopy: ZeroCopySends,
 }
 
 impl Share {
     /// Returns the share of a queue pair whose wire reports itself when it is full.
     pub(crate) fn alone() -> Self {
         let shared_buffer = Arc::new(SharedBuffer { bytes: u32::MAX, active: AtomicU32::new(0) });
-        Self { shared_buffer, active: false, loans: Loans::default() }
+        Self { shared_buffer, active: false, zerocopy: ZeroCopySends::default() }
     }
 
     /// Returns the queue pair's zero-copy sends in flight.
-    pub(crate) fn loans(&mut self) -> &mut Loans {
-        &mut self.loans
+    pub(crate) fn zerocopy(&mut self) -> &mut ZeroCopySends {
+        &mut self.zerocopy
     }
 
     /// Returns how many bytes it may have in flight now.
@@ -105,9 +105,9 @@ mod tests {
     #[test]
     fn those_with_something_in_flight_share() {
         let shared_buffer = Arc::new(SharedBuffer::new(8 << 20));
-        let loans = Loans::default;
+        let zerocopy = ZeroCopySends::default;
         let share =
-            || Share { shared_buffer: shared_buffer.clone(), active: false, loans: loans() };
+            || Share { shared_buffer: shared_buffer.clone(), active: false, zerocopy: zerocopy() };
         let (mut a, mut b, c) = (share(), share(), share());
         assert_eq!(a.room(), 5 << 20);
         a.set_active(true);

@@ -6,9 +6,9 @@
 //! stores, which do not wait, unless filling through the caches is found to be as fast (`Way`).
 //!
 //! A page that is sent zero-copy must not change until the receiver has read it. The kernel does not report that, but the
-//! transport does: acknowledged packets have been read. Pages whose state is unknown are replaced by others ([`Loan`]'s drop). A
+//! transport does: acknowledged packets have been read. Pages whose state is unknown are replaced by others ([`ZeroCopyBuf`]'s drop). A
 //! receiver may acknowledge packets without reading them, and later find the pages' new contents in its socket. So pages are
-//! reused as they are only for the same socket ([`Borrower`]), and replaced before they are used for another.
+//! reused as they are only for the same socket ([`ZeroCopyDest`]), and replaced before they are used for another.
 
 use std::collections::VecDeque;
 use std::io;
@@ -37,7 +37,7 @@ const PIPE: usize = 16 * 4096;
 
 /// A pool of zero-copy buffers, shared by the queue pairs of a process.
 #[derive(Debug)]
-pub struct LendingPool {
+pub struct ZeroCopyPool {
     memory: PrivateMapping,
     /// Free buffers, least recently returned first.
     free: Mutex<VecDeque<Free>>,
@@ -46,7 +46,7 @@ pub struct LendingPool {
 
 /// The destination socket of a zero-copy buffer. No other process receives what is sent there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Borrower {
+pub struct ZeroCopyDest {
     /// The address that is sent to.
     pub addr: SocketAddr,
     /// The slot, which distinguishes the sockets of an address: the destination QPN above [`super::SLOT_SHIFT`].
@@ -58,7 +58,7 @@ pub struct Borrower {
 struct Free {
     index: usize,
     /// The last socket that its pages were sent to, if that has acknowledged them.
-    last: Option<Borrower>,
+    last: Option<ZeroCopyDest>,
 }
 
 /// The method of filling buffers. Filling through the caches is better for the reader if the two processors are near each other;
@@ -106,38 +106,38 @@ impl Way {
     }
 }
 
-impl LendingPool {
-    /// Creates a pool for `loans` messages at a time.
+impl ZeroCopyPool {
+    /// Creates a pool for `buffers` messages at a time.
     ///
     /// # Errors
     ///
     /// `Unsupported` if the kernel does not accept pages or corrupts them; those of `mmap(2)`.
-    pub fn new(loans: usize) -> io::Result<Self> {
+    pub fn new(buffers: usize) -> io::Result<Self> {
         static WORKS: OnceLock<bool> = OnceLock::new();
         if !*WORKS.get_or_init(|| works().unwrap_or(false)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        Self::with(loans)
+        Self::with(buffers)
     }
 
-    fn with(loans: usize) -> io::Result<Self> {
-        let memory = PrivateMapping::new(loans * SIZE)?;
-        let free = (0..loans).map(|index| Free { index, last: None }).collect();
+    fn with(buffers: usize) -> io::Result<Self> {
+        let memory = PrivateMapping::new(buffers * SIZE)?;
+        let free = (0..buffers).map(|index| Free { index, last: None }).collect();
         Ok(Self { memory, free: Mutex::new(free), way: Way::new() })
     }
 
     /// Takes a buffer for one message to a socket, if there is one: preferably one whose pages no other socket has had.
-    pub fn take(self: &Arc<Self>, to: Borrower) -> Option<Loan> {
+    pub fn take(self: &Arc<Self>, to: ZeroCopyDest) -> Option<ZeroCopyBuf> {
         let mut free = self.free();
         let own = free.iter().position(|free| free.last.is_none_or(|last| last == to));
         let Free { index, .. } = free.remove(own.unwrap_or(0))?;
         drop(free);
-        let loan = Loan { pool: self.clone(), to, index, read: false };
+        let buf = ZeroCopyBuf { pool: self.clone(), to, index, read: false };
         // If it is dropped here, it gets other pages, or is not reused.
         if own.is_none() && self.memory.renew(index * SIZE, SIZE).is_err() {
             return None;
         }
-        Some(loan)
+        Some(buf)
     }
 
     fn free(&self) -> std::sync::MutexGuard<'_, VecDeque<Free>> {
@@ -147,22 +147,22 @@ impl LendingPool {
 
 /// A buffer for one message. If it is dropped while the kernel may still use its pages, it gets other pages.
 #[derive(Debug)]
-pub struct Loan {
-    pool: Arc<LendingPool>,
-    to: Borrower,
+pub struct ZeroCopyBuf {
+    pool: Arc<ZeroCopyPool>,
+    to: ZeroCopyDest,
     index: usize,
     read: bool,
 }
 
-impl Loan {
+impl ZeroCopyBuf {
     /// Returns the buffer to the pool: the receiver has read or acknowledged its contents, so the kernel no longer uses it.
-    pub fn give_back(mut self) {
+    pub fn recycle(mut self) {
         self.read = true;
     }
 
     fn fill(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= SIZE, "no message is larger");
-        let LendingPool { memory, way, .. } = &*self.pool;
+        let ZeroCopyPool { memory, way, .. } = &*self.pool;
         let (through, began) = (way.is_through(), Instant::now());
         if through {
             memory.write(self.index * SIZE, bytes);
@@ -174,12 +174,12 @@ impl Loan {
 
     /// Puts its first `len` bytes into a pipe. A later reader of the pipe sees the contents at that time, which are packets
     /// protected by their ICRC.
-    fn lend(&self, pipe: impl AsFd, len: usize) -> io::Result<usize> {
-        self.pool.memory.lend(self.index * SIZE, len, pipe)
+    fn vmsplice(&self, pipe: impl AsFd, len: usize) -> io::Result<usize> {
+        self.pool.memory.vmsplice(self.index * SIZE, len, pipe)
     }
 }
 
-impl Drop for Loan {
+impl Drop for ZeroCopyBuf {
     fn drop(&mut self) {
         let Self { index, .. } = *self;
         let last = self.read.then_some(self.to);
@@ -213,7 +213,7 @@ pub(super) fn send(
     name: &SockAddr,
     control: &ControlBuf,
     bytes: &[u8],
-    loan: &mut Loan,
+    buf: &mut ZeroCopyBuf,
 ) -> io::Result<()> {
     let (front, rest) = bytes.split_at(bytes.len().min(FRONT));
     if rest.is_empty() || rest.len() > PIPE {
@@ -224,8 +224,8 @@ pub(super) fn send(
         Some(pipe) => pipe,
         None => Pipe::new()?,
     };
-    loan.fill(rest);
-    if loan.lend(&through.write, rest.len())? != rest.len() {
+    buf.fill(rest);
+    if buf.vmsplice(&through.write, rest.len())? != rest.len() {
         return Err(io::ErrorKind::Unsupported.into());
     }
     sys::send(&fd, name, front, control.as_slice(), true)?;
@@ -273,10 +273,9 @@ fn works() -> io::Result<bool> {
     let sent: Vec<u8> = (0..=250).cycle().take(LEN).collect();
     let name = to.local_addr()?;
     let addr = name.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
-    let borrower = Borrower { addr, slot: 0 };
-    let mut loan =
-        Arc::new(LendingPool::with(1)?).take(borrower).ok_or(io::ErrorKind::OutOfMemory)?;
-    if send(&from, &mut None, &name, &cut(SEGMENT), &sent, &mut loan).is_err() {
+    let dest = ZeroCopyDest { addr, slot: 0 };
+    let mut buf = Arc::new(ZeroCopyPool::with(1)?).take(dest).ok_or(io::ErrorKind::OutOfMemory)?;
+    if send(&from, &mut None, &name, &cut(SEGMENT), &sent, &mut buf).is_err() {
         return Ok(false);
     }
     let mut came = Vec::new();
@@ -296,38 +295,38 @@ fn works() -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    fn borrower(slot: u32) -> Borrower {
-        Borrower { addr: (Ipv4Addr::LOCALHOST, 4791).into(), slot }
+    fn dest(slot: u32) -> ZeroCopyDest {
+        ZeroCopyDest { addr: (Ipv4Addr::LOCALHOST, 4791).into(), slot }
     }
 
     #[test]
-    fn what_is_given_back_is_lent_again() {
-        let pool = Arc::new(LendingPool::with(2).unwrap());
-        let take = || pool.take(borrower(1));
+    fn recycled_buffer_is_used_again() {
+        let pool = Arc::new(ZeroCopyPool::with(2).unwrap());
+        let take = || pool.take(dest(1));
         let (first, second) = (take().unwrap(), take().unwrap());
         assert!(take().is_none());
         let index = second.index;
-        second.give_back();
-        first.give_back();
+        second.recycle();
+        first.recycle();
         assert_eq!(take().unwrap().index, index, "the first that came back");
         assert_eq!(Arc::strong_count(&pool), 1);
     }
 
     #[test]
     fn each_gets_what_it_had_before_while_there_is_some() {
-        let pool = Arc::new(LendingPool::with(3).unwrap());
-        let [a, b] = [1, 2].map(borrower);
+        let pool = Arc::new(ZeroCopyPool::with(3).unwrap());
+        let [a, b] = [1, 2].map(dest);
         let had = [a, b].map(|to| {
-            let loan = pool.take(to).unwrap();
-            let index = loan.index;
-            loan.give_back();
+            let buf = pool.take(to).unwrap();
+            let index = buf.index;
+            buf.recycle();
             index
         });
         assert_ne!(had[0], had[1], "nobody has had the second");
         let third = pool.take(b).unwrap();
         assert!(!had.contains(&third.index), "nobody has had it, and it was free before");
         assert_eq!([b, a].map(|to| pool.take(to).unwrap().index), [had[1], had[0]]);
-        third.give_back();
+        third.recycle();
     }
 
     /// The receiver has acknowledged data that it has not read, which only harms itself.
@@ -335,18 +334,18 @@ mod tests {
     fn who_says_it_has_read_what_it_has_not_sees_nothing_of_others() {
         let (from, liar) = (socket().unwrap(), socket().unwrap());
         let name = liar.local_addr().unwrap();
-        let pool = Arc::new(LendingPool::with(1).unwrap());
-        let to_liar = Borrower { addr: name.as_socket().unwrap(), slot: 0 };
-        let mut loan = pool.take(to_liar).unwrap();
+        let pool = Arc::new(ZeroCopyPool::with(1).unwrap());
+        let to_liar = ZeroCopyDest { addr: name.as_socket().unwrap(), slot: 0 };
+        let mut buf = pool.take(to_liar).unwrap();
         sys::set_int(&liar, libc::SOL_UDP, libc::UDP_GRO, 1).unwrap();
-        send(&from, &mut None, &name, &cut(1000), &[7; 30_000], &mut loan).unwrap();
-        loan.give_back();
-        pool.take(borrower(1)).unwrap().fill(&[9; SIZE]);
+        send(&from, &mut None, &name, &cut(1000), &[7; 30_000], &mut buf).unwrap();
+        buf.recycle();
+        pool.take(dest(1)).unwrap().fill(&[9; SIZE]);
         let mut came = vec![0; SIZE];
         poll(&mut [PollFd::new(&liar, PollFlags::IN)], None).unwrap();
         let n = rustix::net::recv(&liar, &mut came[..], RecvFlags::DONTWAIT).unwrap().0;
         assert_eq!(n, 30_000);
-        assert!(came[..n].iter().all(|b| *b == 7), "the pages that it was lent are its own");
+        assert!(came[..n].iter().all(|b| *b == 7), "the pages that were sent to it are its own");
     }
 
     #[test]
@@ -369,18 +368,18 @@ mod tests {
 
     #[test]
     fn pages_of_which_nobody_knows_are_exchanged() {
-        let pool = Arc::new(LendingPool::with(1).unwrap());
-        let mut loan = pool.take(borrower(1)).unwrap();
-        loan.fill(&[7; SIZE]);
+        let pool = Arc::new(ZeroCopyPool::with(1).unwrap());
+        let mut buf = pool.take(dest(1)).unwrap();
+        buf.fill(&[7; SIZE]);
         let pipe = Pipe::new().unwrap();
-        assert_eq!(loan.lend(&pipe.write, PIPE).unwrap(), PIPE);
-        drop(loan);
-        pool.take(borrower(1)).unwrap().fill(&[9; SIZE]);
+        assert_eq!(buf.vmsplice(&pipe.write, PIPE).unwrap(), PIPE);
+        drop(buf);
+        pool.take(dest(1)).unwrap().fill(&[9; SIZE]);
         let mut there = vec![0; PIPE];
         let mut len = 0;
         while len < PIPE {
             len += rustix::io::read(&pipe.read, &mut there[len..]).unwrap();
         }
-        assert!(there.iter().all(|b| *b == 7), "the old pages are the borrower's");
+        assert!(there.iter().all(|b| *b == 7), "the old pages are the receiver's");
     }
 }

@@ -3,21 +3,21 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-use rdmux_link::udp::{Borrower, LendingPool, Loan};
+use rdmux_link::udp::{ZeroCopyBuf, ZeroCopyDest, ZeroCopyPool};
 use rdmux_wire::{Bth, Psn};
 
 /// The maximum number of zero-copy messages of a process at a time; less than that is in flight to a socket.
-const LOANS: usize = 64;
+const MAX_SENDS: usize = 64;
 /// The number of bytes from which on zero-copy, which takes two more system calls, costs less than the copy.
 const LEAST: usize = 24 << 10;
 
 /// The pool of buffers for zero-copy sends: none if the kernel does not support them.
 #[derive(Debug, Default)]
-pub(crate) struct Lender(OnceLock<Option<Arc<LendingPool>>>);
+pub(crate) struct SharedPool(OnceLock<Option<Arc<ZeroCopyPool>>>);
 
-impl Lender {
-    fn take(&self, to: Borrower) -> Option<Loan> {
-        let pool = self.0.get_or_init(|| match LendingPool::new(LOANS) {
+impl SharedPool {
+    fn take(&self, to: ZeroCopyDest) -> Option<ZeroCopyBuf> {
+        let pool = self.0.get_or_init(|| match ZeroCopyPool::new(MAX_SENDS) {
             Ok(pool) => Some(Arc::new(pool)),
             Err(error) => {
                 tracing::debug!(%error, "all that is sent is copied");
@@ -30,9 +30,9 @@ impl Lender {
 
 /// The zero-copy sends of a queue pair.
 #[derive(Debug, Default)]
-pub(crate) struct Loans {
+pub(crate) struct ZeroCopySends {
     /// Zero-copy sends in flight with the PSN of each one's last packet, oldest first.
-    out: VecDeque<(Psn, Loan)>,
+    out: VecDeque<(Psn, ZeroCopyBuf)>,
     /// The PSN of the newest request that was sent.
     newest: Option<Psn>,
     /// Whether all gathered packets are requests that are sent for the first time. The receiver may still read a retransmitted
@@ -40,7 +40,7 @@ pub(crate) struct Loans {
     fresh: bool,
 }
 
-impl Loans {
+impl ZeroCopySends {
     /// Records a packet that is gathered, possibly as the first.
     #[inline]
     pub(crate) fn note(&mut self, header: &[u8], first: bool) {
@@ -67,15 +67,20 @@ impl Loans {
     }
 
     /// Allocates a zero-copy buffer for the packets gathered for a socket, if their number of bytes is worth it.
-    pub(crate) fn borrow(&self, lender: &Lender, to: Borrower, bytes: usize) -> Option<Loan> {
+    pub(crate) fn take(
+        &self,
+        zerocopy_pool: &SharedPool,
+        to: ZeroCopyDest,
+        bytes: usize,
+    ) -> Option<ZeroCopyBuf> {
         let worth = self.fresh && bytes >= LEAST;
-        worth.then(|| lender.take(to)).flatten()
+        worth.then(|| zerocopy_pool.take(to)).flatten()
     }
 
     /// Records a zero-copy send that the kernel has accepted.
-    pub(crate) fn lent(&mut self, loan: Loan) {
+    pub(crate) fn sent(&mut self, buf: ZeroCopyBuf) {
         if let Some(newest) = self.newest {
-            self.out.push_back((newest, loan));
+            self.out.push_back((newest, buf));
         }
     }
 
@@ -87,8 +92,8 @@ impl Loans {
             return;
         }
         let Some(una) = unacknowledged() else { return self.out.clear() };
-        while let Some((_, loan)) = self.out.pop_front_if(|(last, _)| una.diff(*last) > 0) {
-            loan.give_back();
+        while let Some((_, buf)) = self.out.pop_front_if(|(last, _)| una.diff(*last) > 0) {
+            buf.recycle();
         }
     }
 }
@@ -105,11 +110,11 @@ mod tests {
     }
 
     /// Returns whether packets that are gathered together may be sent zero-copy.
-    fn fresh(loans: &mut Loans, packets: &[(u8, u32)]) -> bool {
+    fn fresh(zerocopy: &mut ZeroCopySends, packets: &[(u8, u32)]) -> bool {
         for (i, (opcode, psn)) in packets.iter().enumerate() {
-            loans.note(&header(*opcode, *psn), i == 0);
+            zerocopy.note(&header(*opcode, *psn), i == 0);
         }
-        loans.fresh
+        zerocopy.fresh
     }
 
     #[test]
@@ -118,35 +123,35 @@ mod tests {
         const ACK: u8 = 0x11;
         const UC: u8 = 1 << 5;
         const XRC: u8 = 5 << 5;
-        let mut loans = Loans::default();
-        assert!(fresh(&mut loans, &[(WRITE, 0xff_fffe), (WRITE, 0xff_ffff), (WRITE, 0)]));
-        assert!(!fresh(&mut loans, &[(WRITE, 0), (WRITE, 1)]), "the first was sent before");
-        assert!(!fresh(&mut loans, &[(WRITE, 1), (WRITE, 2)]));
-        assert!(fresh(&mut loans, &[(WRITE, 3), (WRITE, 4)]));
-        assert!(!fresh(&mut loans, &[(WRITE, 5), (ACK, 900)]), "nobody acknowledges an answer");
-        assert!(fresh(&mut loans, &[(WRITE, 6)]), "an answer's PSN is the peer's");
-        assert!(fresh(&mut loans, &[(XRC | WRITE, 7)]));
-        assert!(!fresh(&mut loans, &[(UC | WRITE, 8)]), "nobody acknowledges it");
+        let mut zerocopy = ZeroCopySends::default();
+        assert!(fresh(&mut zerocopy, &[(WRITE, 0xff_fffe), (WRITE, 0xff_ffff), (WRITE, 0)]));
+        assert!(!fresh(&mut zerocopy, &[(WRITE, 0), (WRITE, 1)]), "the first was sent before");
+        assert!(!fresh(&mut zerocopy, &[(WRITE, 1), (WRITE, 2)]));
+        assert!(fresh(&mut zerocopy, &[(WRITE, 3), (WRITE, 4)]));
+        assert!(!fresh(&mut zerocopy, &[(WRITE, 5), (ACK, 900)]), "nobody acknowledges an answer");
+        assert!(fresh(&mut zerocopy, &[(WRITE, 6)]), "an answer's PSN is the peer's");
+        assert!(fresh(&mut zerocopy, &[(XRC | WRITE, 7)]));
+        assert!(!fresh(&mut zerocopy, &[(UC | WRITE, 8)]), "nobody acknowledges it");
     }
 
     #[test]
     fn taken_back_when_the_last_is_acknowledged() {
-        let lender = Lender::default();
-        let to = Borrower { addr: ([127, 0, 0, 1], 4791).into(), slot: 1 };
-        let mut loans = Loans::default();
+        let zerocopy_pool = SharedPool::default();
+        let to = ZeroCopyDest { addr: ([127, 0, 0, 1], 4791).into(), slot: 1 };
+        let mut zerocopy = ZeroCopySends::default();
         for psn in [0xff_ffff, 3] {
-            loans.newest = Some(Psn::new(psn));
-            loans.lent(lender.take(to).unwrap());
+            zerocopy.newest = Some(Psn::new(psn));
+            zerocopy.sent(zerocopy_pool.take(to).unwrap());
         }
         let mut left = |una| {
-            loans.recycle(|| una);
-            loans.out.len()
+            zerocopy.recycle(|| una);
+            zerocopy.out.len()
         };
         assert_eq!(left(Some(Psn::new(0xff_ffff))), 2);
         assert_eq!(left(Some(Psn::new(0))), 1);
         assert_eq!(left(Some(Psn::new(3))), 1);
         assert_eq!(left(None), 0, "the queue pair has failed");
-        let all: Vec<_> = std::iter::from_fn(|| lender.take(to)).collect();
-        assert_eq!(all.len(), LOANS);
+        let all: Vec<_> = std::iter::from_fn(|| zerocopy_pool.take(to)).collect();
+        assert_eq!(all.len(), MAX_SENDS);
     }
 }
