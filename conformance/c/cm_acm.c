@@ -22,6 +22,7 @@ enum {
 	DEST = 2,
 	NODELAY = 1 << 30,
 	IP4 = 2,
+	GID = 4,
 	PATH = 0x10,
 	WHOLE = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL,
 	LIFETIME = 9, /* a lifetime that no path of the host's service has */
@@ -78,7 +79,7 @@ static union ibv_gid gid_of(const void *ip4)
 	return gid;
 }
 
-/* Replaces a request by its answer; it has source and destination addresses, or an address of this host. */
+/* Replaces a request by its answer; it has source and destination addresses or GIDs, or an address of this host. */
 static size_t answer(struct message *m)
 {
 	struct ibv_path_record path = {
@@ -92,9 +93,13 @@ static size_t answer(struct message *m)
 	size_t count = (m->header.length - sizeof(m->header)) / sizeof(struct entry);
 
 	for (size_t i = 0; i < count; i++) {
-		union ibv_gid gid = gid_of(m->entries[i].address);
+		union ibv_gid gid;
 
-		if (m->entries[i].type != IP4)
+		if (m->entries[i].type == IP4)
+			gid = gid_of(m->entries[i].address);
+		else if (m->entries[i].type == GID)
+			memcpy(gid.raw, m->entries[i].address, sizeof(gid.raw));
+		else
 			continue;
 		if (m->entries[i].flags & DEST)
 			path.dgid = gid;
@@ -281,8 +286,11 @@ static void a_route_is_the_path_that_acm_knows(void)
 {
 	start_service(ANSWERS);
 	EQUAL(lifetime_of_path(), LIFETIME);
+	/* By GIDs: a port on a fabric would have the same IP addresses. */
 	EQUAL(last.entries[0].flags, SOURCE);
+	EQUAL(last.entries[0].type, GID);
 	EQUAL(last.entries[1].flags, DEST);
+	EQUAL(last.entries[1].type, GID);
 	/* Also if the program chooses the source; over the same connection. */
 	EQUAL(lifetime_of_path(), LIFETIME);
 	EQUAL(connections, 1);

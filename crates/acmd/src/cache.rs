@@ -21,7 +21,7 @@ const SLOTS: usize = 1 << 17;
 const LEASE: Duration = Duration::from_secs(10);
 /// How often the lease is renewed.
 const RENEW: Duration = Duration::from_secs(4);
-/// How many of an endpoint's addresses are used as sources in keys.
+/// How many of an endpoint's addresses are used as sources in keys, and how many of its GIDs.
 const SOURCES: usize = 4;
 
 /// All addresses of endpoints, because the service chooses a source among all of them.
@@ -99,7 +99,7 @@ impl Cache {
         }
     }
 
-    /// Sets the addresses of an endpoint. Returns true if everything was withdrawn, which happens when they changed: paths may
+    /// Sets the addresses of an endpoint, and the GIDs by which programs name it as a source. Returns true if everything was withdrawn, which happens when they changed: paths may
     /// have been published for a source that belongs to another endpoint now, or without a source because there was only one.
     #[must_use]
     pub(crate) fn set_endpoint(&mut self, id: EndpointId, addresses: &[Address]) -> bool {
@@ -174,8 +174,8 @@ impl Cache {
     }
 }
 
-/// Returns the sources in the keys of each endpoint. These are some of its addresses, those that are not names first, except those that the
-/// service would resolve to another endpoint. For each kind of IP address they include the only one that the service could choose.
+/// Returns the sources in the keys of each endpoint. These are some of its addresses, those that are not names first, and some of
+/// its GIDs, except those that the service would resolve to another endpoint. For each kind of IP address they include the only one that the service could choose.
 fn keys(all: &Sources, down: &BTreeSet<EndpointId>) -> BTreeMap<EndpointId, Keys> {
     let rank = |id: &EndpointId| (down.contains(id), *id);
     let mut chosen = BTreeMap::new();
@@ -192,9 +192,13 @@ fn keys(all: &Sources, down: &BTreeSet<EndpointId>) -> BTreeMap<EndpointId, Keys
     let only: Vec<IpAddr> =
         [only(IpAddr::is_ipv4), only(IpAddr::is_ipv6)].into_iter().flatten().collect();
     let of_endpoint = |(id, addresses): (&EndpointId, &Vec<Address>)| {
-        let is_name = |address: &&Address| matches!(address, Address::Name(_));
-        let ips = addresses.iter().filter(|address| !is_name(address));
-        let sources = ips.chain(addresses.iter().filter(is_name)).take(SOURCES);
+        let of = |is_kind: fn(&Address) -> bool| {
+            addresses.iter().filter(move |address| is_kind(address))
+        };
+        let ips = of(|address| ip_of(address).is_some());
+        let others = of(|address| ip_of(address).is_none() && !matches!(address, Address::Gid(_)));
+        let gids = of(|address| matches!(address, Address::Gid(_))).take(SOURCES);
+        let sources = ips.chain(others).take(SOURCES).chain(gids);
         let is_chosen = |source: &&Address| chosen.get(source) == Some(&rank(id));
         let is_own = |ip: &&IpAddr| addresses.contains(&Address::from(**ip));
         let named = sources.filter(is_chosen).copied().collect();
@@ -312,6 +316,22 @@ mod tests {
         cache.publish(ib, &ip(2), &path(8), Time::NEVER);
         assert!(!cache.set_down([ib].into()), "known paths stay");
         assert_eq!(dlid(), Some(8));
+    }
+
+    #[test]
+    fn gid_finds_the_paths_of_its_endpoint_where_another_one_has_the_same_addresses() {
+        let (_dir, mut cache, reader) = world();
+        let gid = |last| Address::Gid(std::net::Ipv4Addr::new(10, 0, 0, last).into());
+        let (ib, roce) = (EndpointId(0), EndpointId(9));
+        let addresses = [Address::name("a").unwrap(), ip(1), ip(2), ip(3), ip(4)];
+        assert!(cache.set_endpoint(ib, &addresses));
+        let of_roce: Vec<_> = addresses.into_iter().chain((1..=4).map(gid)).collect();
+        assert!(cache.set_endpoint(roce, &of_roce));
+        cache.publish(ib, &ip(7), &path(7), Time::NEVER);
+        cache.publish(roce, &gid(7), &path(8), Time::NEVER);
+        let dlid = |source, dest| reader.get(Some(&source), &dest).map(|f| f.paths[0].path.dlid.0);
+        assert_eq!((dlid(ip(1), ip(7)), dlid(ip(1), gid(7))), (Some(7), None));
+        assert_eq!((dlid(gid(1), gid(7)), dlid(gid(4), gid(7))), (Some(8), Some(8)));
     }
 
     /// Addresses that are not the source of any key also count when the service chooses.

@@ -11,8 +11,8 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::Net;
 use common::acm::{LONG, QUICK, Service, command, configure, fabric, name, places, resolve};
+use common::{Net, start_server};
 use rdmux_acm_client::{Client, Places, Target};
 use rdmux_wire::acm::Address;
 use rdmux_wire::acm::client::{MAX_ENDPOINT_ADDRESSES, Paths};
@@ -69,6 +69,39 @@ fn files_are_read_anew_after_a_signal_and_after_a_change() {
     resolve(&client, Some(name("second")), name("second"));
     let log = fs::read_to_string(a.places.log()).unwrap();
     assert!(log.contains("ibacm_addr.cfg:1: error"), "{log}");
+}
+
+/// Pings a host from the other one, by devices of this kind.
+fn ping(net: &Net, device: &str) {
+    let of = |args: &[&str]| {
+        let mut command = net.command(args);
+        command.env("RDMUX_DEVICE", device).env("RDMUX_ACM_TIMEOUT", "60000");
+        command
+    };
+    let (mut server, port) = start_server(of(&["--host", "b", "ping", "-s", "-p", "0"]));
+    let to = net.address(2);
+    let client = ["--host", "a", "ping", "-c", "-a", &to, "-p", &port, "-C", "1"];
+    let output = of(&client).output().unwrap();
+    assert!(output.status.success(), "{device}: {}", String::from_utf8_lossy(&output.stderr));
+    server.wait().unwrap();
+}
+
+#[test]
+fn program_on_roce_or_iwarp_is_not_answered_for_the_fabric_that_has_the_same_addresses() {
+    let net = fabric();
+    let mut all = command(&net, "a");
+    all.env_remove("RDMUX_DEVICE");
+    let a = Service::start_by(all, places(&net, "a"), QUICK);
+    // Only a port of a fabric has a name with a number: it is up.
+    resolve(&a.client(), Some(name("a-1")), name("a-1"));
+    let counted = || ["resolves", "errors", "sent_requests"].map(|name| a.counted(name));
+    let [resolves, errors, sent] = counted();
+    ping(&net, "roce");
+    assert_eq!(counted(), [resolves + 1, errors, sent]);
+    // What follows finds it in shared memory.
+    ping(&net, "roce");
+    ping(&net, "iw");
+    assert_eq!(counted(), [resolves + 1, errors, sent]);
 }
 
 /// Returns the addresses of a host's endpoints, as `ib_acme -e` lists them.

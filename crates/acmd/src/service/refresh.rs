@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use rdmux::{DeviceKind, Pkey};
+use rdmux::{DeviceKind, Gid, Pkey};
 use rdmux_acm::{Endpoint, EndpointId, PortId, PortKind};
 use rdmux_acm_files::addresses::{Assignment, PkeyChoice};
 use rdmux_wire::acm::Address;
@@ -14,6 +14,7 @@ use crate::driver::{EndpointIo, Later, PortIo};
 use crate::mads::{Administration, Mads};
 use crate::poller::{Interest, Token};
 use crate::queue::{Queue, Shape};
+use crate::system::ip_of;
 
 /// The minimum number of outstanding sends of an endpoint.
 const MIN_SENDS: u32 = 64;
@@ -227,7 +228,7 @@ impl Service {
             at.number,
             names.join(", ")
         );
-        if self.driver.cache.set_endpoint(id, addresses) {
+        if self.driver.cache.set_endpoint(id, &sources(at.kind, addresses)) {
             self.resolver.change().published_nothing();
         }
         self.resolver.change().set_endpoint(time(), id, planned.endpoint.clone(), &mut self.driver);
@@ -265,6 +266,12 @@ fn first_id(kind: DeviceKind) -> u16 {
         DeviceKind::Roce => 0x4000,
         DeviceKind::Iwarp => 0x8000,
     }
+}
+
+/// By what programs name an endpoint as a source: its addresses, and the GIDs that they are where there is no fabric.
+fn sources(kind: DeviceKind, addresses: &[Address]) -> Vec<Address> {
+    let ips = addresses.iter().filter(|_| kind != DeviceKind::Ib).filter_map(ip_of);
+    addresses.iter().copied().chain(ips.map(|ip| Gid::from(ip).into())).collect()
 }
 
 /// Returns what the file of addresses would contain if there is none, as `ib_acme -A` writes it: the host's name for the first active

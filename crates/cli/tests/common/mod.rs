@@ -78,12 +78,17 @@ impl Net {
 
     /// Starts a server and waits until it prints its address. Returns its port.
     pub(crate) fn server(&self, args: &[&str]) -> (Child, String) {
-        let mut child = self.command(args).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let port = line.trim().rsplit(':').next().unwrap().to_owned();
-        (child, port)
+        start_server(self.command(args))
     }
+}
+
+/// The same, by a command of its own.
+pub(crate) fn start_server(mut command: Command) -> (Child, String) {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let port = line.trim().rsplit(':').next().unwrap().to_owned();
+    (child, port)
 }
 
 impl Net {

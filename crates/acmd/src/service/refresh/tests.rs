@@ -1,4 +1,4 @@
-use rdmux::{Gid, GidEntry, Guid, Lid, Mtu};
+use rdmux::{GidEntry, Guid, Lid, Mtu};
 use rdmux_acm::Port;
 use rdmux_wire::sa::Rate;
 
@@ -96,4 +96,15 @@ fn an_address_is_at_one_port_of_each_kind() {
         seen(DeviceKind::Roce, 1, true, &["10.0.0.1"]),
     ]);
     assert_eq!(wanted(&found, &[]).len(), 2);
+}
+
+#[test]
+fn programs_name_endpoints_off_fabrics_by_gids_too() {
+    let ip = Address::from(std::net::IpAddr::from([10, 0, 0, 1]));
+    let gid = Address::Gid(std::net::Ipv4Addr::new(10, 0, 0, 1).into());
+    let addresses = [Address::name("a").unwrap(), ip];
+    assert_eq!(sources(DeviceKind::Ib, &addresses), addresses);
+    for kind in [DeviceKind::Roce, DeviceKind::Iwarp] {
+        assert_eq!(sources(kind, &addresses), [addresses[0], ip, gid]);
+    }
 }

@@ -33,23 +33,23 @@ struct Known {
 
 impl Question {
     /// Asks for the path of an id whose address is resolved. IP addresses are sent as such, for services that have learned
-    /// them by multicast.
+    /// them by multicast, but off a fabric as the GIDs that they are, because a port on a fabric may have the same IP addresses.
     pub(crate) fn of_route(route: &Route) -> Self {
         let known = Known {
             sgid: Some(route.sgid),
             dgid: Some(route.av.dgid),
             tclass: Some(route.av.traffic_class).filter(|&tclass| tclass != 0),
         };
-        let by_ip = match (route.src, route.dst) {
-            (Addr::Ip(src), Addr::Ip(dst)) => Some((src.ip(), dst.ip())),
-            _ => None,
+        let by_gid = |pkey| {
+            let (from, to) = (Some(route.sgid.into()), route.av.dgid.into());
+            Self { from, to, pkey, cached: false, known }
         };
-        match by_ip {
-            Some((src, dst)) => Self { known, ..Self::of_ip(Some(src), dst) },
-            None => {
-                let (from, to) = (Some(route.sgid.into()), route.av.dgid.into());
-                Self { from, to, pkey: Some(route.pkey), cached: false, known }
+        match (route.src, route.dst) {
+            (Addr::Ip(src), Addr::Ip(_)) if Gid::from(src.ip()) == route.sgid => by_gid(None),
+            (Addr::Ip(src), Addr::Ip(dst)) => {
+                Self { known, ..Self::of_ip(Some(src.ip()), dst.ip()) }
             }
+            _ => by_gid(Some(route.pkey)),
         }
     }
 
@@ -162,6 +162,26 @@ mod tests {
         let by_gid = Question::of_route(&route(by_gid(gid(1)), by_gid(gid(2))));
         assert_eq!((by_gid.from, by_gid.to), (Some(gid(1).into()), gid(2).into()));
         assert_eq!(by_gid.pkey, Some(Pkey::DEFAULT));
+    }
+
+    /// The port on a fabric has the same IP addresses, but not the GIDs.
+    #[test]
+    fn ids_whose_ip_addresses_are_gids_ask_by_those() {
+        for (src, dst) in
+            [("10.0.0.1:0", "10.0.0.2:7"), ("[fd00::1]:0", "[fd00::2]:7"), ("[::1]:0", "[::2]:7")]
+        {
+            let (src, dst) = (socket(src), socket(dst));
+            let (sgid, dgid) = (Gid::from(src.ip()), Gid::from(dst.ip()));
+            let on_fabric = route(src, dst);
+            let av = AddressVector { dgid, ..on_fabric.av };
+            let question = Question::of_route(&Route { sgid, slid: Lid(0), av, ..on_fabric });
+            let query =
+                Query::Resolve { source: Some(sgid.into()), dest: dgid.into(), cached_only: false };
+            assert_eq!(question.query(), query);
+            let good = PathRecord { sgid, dgid, ..PathRecord::default() };
+            assert!(question.checked(good).is_some());
+            assert_eq!(question.checked(PathRecord { sgid: gid(1), ..good }), None);
+        }
     }
 
     #[test]
