@@ -66,26 +66,10 @@ pub fn spawn(
     dir: &ServiceDir,
 ) -> Result<(), String> {
     let log = dir.open_log().map_err(|e| e.to_string())?;
-    let mut command = Command::new(program);
-    if let Some(config) = file_of_environment("RDMUX_CONFIG") {
-        command.env("RDMUX_CONFIG", config);
-    }
-    let mut child = command
-        .args(arguments)
-        .env("RDMUX_RUNTIME_DIR", user.path())
-        .env(APART, "1")
-        .env_remove("LD_PRELOAD")
-        .env_remove("RDMUX_HOST")
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(log)
-        .process_group(0)
-        .spawn()
-        .map_err(|e| {
-            let program = program.display();
-            format!("cannot run {program}: {e}; set RDMUX_DAEMON to the rdmux program")
-        })?;
+    let mut child = command(program, arguments, user).stderr(log).spawn().map_err(|e| {
+        let program = program.display();
+        format!("cannot run {program}: {e}; set RDMUX_DAEMON to the rdmux program")
+    })?;
     until_ready(&mut child).map_err(|why| {
         let (program, log) = (program.display(), dir.log());
         if why.is_empty() {
@@ -94,6 +78,26 @@ pub fn spawn(
             why
         }
     })
+}
+
+/// How a service is run: the environment is that of the program that needs it, without what is about this program alone.
+fn command(program: &Path, arguments: &[&str], user: &UserDir) -> Command {
+    let mut command = Command::new(program);
+    if let Some(config) = file_of_environment("RDMUX_CONFIG") {
+        command.env("RDMUX_CONFIG", config);
+    }
+    command
+        .args(arguments)
+        .env("RDMUX_RUNTIME_DIR", user.path())
+        .env(APART, "1")
+        .env_remove("LD_PRELOAD")
+        .env_remove("RDMUX_HOST")
+        .env_remove("RDMUX_DEVICE")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .process_group(0);
+    command
 }
 
 /// Waits until a started service prints to its standard output, a pipe, that it is ready.
@@ -160,5 +164,23 @@ pub fn raise_descriptor_limit() {
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(e) = rustix::process::setrlimit(Resource::Nofile, raised) {
         tracing::debug!("the descriptor limit stays: {e}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_testing::temp_dir;
+
+    use super::*;
+
+    #[test]
+    fn service_does_not_see_what_the_program_that_needs_it_was_told_to_be() {
+        let dir = temp_dir();
+        let user = UserDir::at(dir.path()).unwrap();
+        let command = command(Path::new("rdmux"), &[], &user);
+        for name in ["LD_PRELOAD", "RDMUX_HOST", "RDMUX_DEVICE"] {
+            let said = command.get_envs().find(|(of, _)| *of == name);
+            assert_eq!(said, Some((name.as_ref(), None)));
+        }
     }
 }
