@@ -26,6 +26,7 @@ mod start;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -53,6 +54,25 @@ pub(crate) struct Acm {
     silence: Mutex<Silence>,
     given: Given,
     helpers: Helpers,
+    /// Whether a thread sees to it for listeners that a service runs.
+    serves: AtomicBool,
+}
+
+/// The one job of [`Acm::serve`] that there may be at a time. It is over when this is dropped, also by a panic.
+struct Serving(Arc<Acm>);
+
+impl Serving {
+    /// None if there is one.
+    fn begin(acm: &Arc<Acm>) -> Option<Self> {
+        let is_first = !acm.serves.swap(true, Ordering::AcqRel);
+        is_first.then(|| Self(Arc::clone(acm)))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.serves.store(false, Ordering::Release);
+    }
 }
 
 impl Acm {
@@ -76,6 +96,7 @@ impl Acm {
             silence: Mutex::default(),
             given: Given::default(),
             helpers: Helpers::default(),
+            serves: AtomicBool::new(false),
         }))
     }
 
@@ -154,10 +175,12 @@ impl Acm {
 
     /// If the service is started on demand: keeps it running as long as this process, so that other hosts find this one. Does not
     /// block.
+    /// However many listen, one thread sees to it, since it may take long, and the others are for routes.
     fn serve(self: &Arc<Self>) {
         let Some(starter) = self.starter.clone() else { return };
-        let acm = Arc::clone(self);
+        let Some(serving) = Serving::begin(self) else { return };
         self.helpers.run(move || {
+            let acm = &serving.0;
             // The connection is kept, because a service that was started on demand stays while it has one.
             let ask = || acm.client.statistics(acm.settings.timeout);
             let mut there = ask();
