@@ -6,6 +6,7 @@ use std::time::Instant;
 use rdmux::{DeviceKind, Gid, Pkey};
 use rdmux_acm::{Endpoint, EndpointId, PortId, PortKind};
 use rdmux_acm_files::addresses::{Assignment, PkeyChoice};
+use rdmux_acm_files::names;
 use rdmux_wire::acm::Address;
 
 use super::{AGAIN, Service, time};
@@ -268,28 +269,27 @@ fn first_id(kind: DeviceKind) -> u16 {
     }
 }
 
-/// By what programs name an endpoint as a source: its addresses, and the GIDs that they are where there is no fabric.
+/// Returns the addresses by which programs name an endpoint as a source: its addresses, and off a fabric also their GIDs.
 fn sources(kind: DeviceKind, addresses: &[Address]) -> Vec<Address> {
     let ips = addresses.iter().filter(|_| kind != DeviceKind::Ib).filter_map(ip_of);
     addresses.iter().copied().chain(ips.map(|ip| Gid::from(ip).into())).collect()
 }
 
-/// Returns what the file of addresses would contain if there is none, as `ib_acme -A` writes it: the host's name for the first active
-/// port of each kind of device, and the name with a number for each InfiniBand port.
+/// Returns the names that the file of addresses would contain if there is none, as `ib_acme -A` writes them.
 fn generated(found: &BTreeMap<At, Seen>, host: &str) -> Vec<Assignment> {
-    let of = |(at, seen): (&At, &Seen), name: String| {
+    let named: Vec<names::Port<'_>> = found.iter().map(named).collect();
+    let ports: Vec<(&At, &Seen)> = found.iter().collect();
+    let assignment = |(name, index): (String, usize)| {
+        let (at, seen) = ports[index];
         let (device, port, pkey) = (seen.device.clone(), at.number, PkeyChoice::First);
         Address::name(name).map(|address| Assignment { address, device, port, pkey })
     };
-    let kinds: BTreeSet<DeviceKind> = found.keys().map(|at| at.kind).collect();
-    let first = |kind: &DeviceKind| {
-        let ports = || found.iter().filter(|(at, _)| at.kind == *kind);
-        ports().find(|(_, seen)| seen.port.is_active).or_else(|| ports().next())
-    };
-    let firsts = kinds.iter().filter_map(first).filter_map(|port| of(port, host.to_owned()));
-    let managed = found.iter().filter(|(at, _)| at.kind == DeviceKind::Ib);
-    let numbered = (1..).zip(managed).filter_map(|(n, port)| of(port, format!("{host}-{n}")));
-    firsts.chain(numbered).collect()
+    names::of_ports(host, &named).into_iter().filter_map(assignment).collect()
+}
+
+fn named<'a>((at, seen): (&At, &'a Seen)) -> names::Port<'a> {
+    let is_of_subnet = at.kind == DeviceKind::Ib;
+    names::Port { device: &seen.device, is_active: seen.port.is_active, is_of_subnet }
 }
 
 /// Returns the wanted endpoints: those that the file of addresses names, and those that have the host's IP addresses. Each address of

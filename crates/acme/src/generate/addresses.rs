@@ -1,10 +1,12 @@
-//! `ibacm_addr.cfg`: the host's name for the first active port, the name with a number for each port, as in ib_acme of
-//! rdma-core, and the IP addresses of each port.
+//! `ibacm_addr.cfg`: the host's name for the first active port of each device, the name with a number for each InfiniBand port,
+//! and the IP addresses of each port.
 
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result};
+use rdmux::DeviceKind;
 use rdmux_acm_files::addresses::{Assignment, PkeyChoice, write};
+use rdmux_acm_files::names;
 use rdmux_wire::acm::Address;
 
 use super::ports::Port;
@@ -14,17 +16,21 @@ use super::ports::Port;
 /// # Errors
 /// When the host's name is too long to be a name in ACM.
 pub(super) fn text(ports: &[Port], host: &str) -> Result<String> {
+    let named: Vec<names::Port<'_>> = ports.iter().map(named).collect();
     let mut all = Vec::new();
-    // Falls back to the first port, if the subnet manager has not activated any yet: the host needs a name by then.
-    if let Some(first) = ports.iter().find(|port| port.is_active).or(ports.first()) {
-        all.push(assignment(name(host)?, first));
+    for (text, index) in names::of_ports(host, &named) {
+        all.push(assignment(name(&text)?, &ports[index]));
     }
-    for (index, port) in ports.iter().enumerate() {
-        all.push(assignment(name(&format!("{host}-{}", index + 1))?, port));
+    for port in ports {
         let addresses = port.addresses.iter().copied().filter(is_of_one_host);
         all.extend(addresses.map(|ip| assignment(ip.into(), port)));
     }
     Ok(write(&all))
+}
+
+fn named(port: &Port) -> names::Port<'_> {
+    let is_of_subnet = port.kind == DeviceKind::Ib;
+    names::Port { device: &port.device, is_active: port.is_active, is_of_subnet }
 }
 
 fn name(name: &str) -> Result<Address> {
@@ -63,30 +69,27 @@ mod tests {
     }
 
     #[test]
-    fn host_name_is_the_first_active_port_and_every_port_has_a_number() {
+    fn host_name_is_the_first_active_port_of_each_device_and_infiniband_ports_have_numbers() {
         let ports = [
-            Port::new("rdmux_ib0", 1, false, &["127.0.0.9", "127.0.0.1", "fe80::1"]),
-            Port::new("rdmux_ib0", 2, true, &[]),
+            Port::new(DeviceKind::Roce, 1, true, &["127.0.0.9"]),
+            Port::new(DeviceKind::Ib, 1, false, &["127.0.0.9", "127.0.0.1", "fe80::1"]),
+            Port::new(DeviceKind::Ib, 2, true, &[]),
         ];
         let expected = [
+            ["node", "rdmux_roce0", "1", "default"],
             ["node", "rdmux_ib0", "2", "default"],
             ["node-1", "rdmux_ib0", "1", "default"],
+            ["node-2", "rdmux_ib0", "2", "default"],
+            ["127.0.0.9", "rdmux_roce0", "1", "default"],
             ["127.0.0.9", "rdmux_ib0", "1", "default"],
             ["fe80::1", "rdmux_ib0", "1", "default"],
-            ["node-2", "rdmux_ib0", "2", "default"],
         ];
         assert_eq!(lines(&ports), expected);
     }
 
     #[test]
-    fn host_without_an_active_port_has_a_name_nevertheless() {
-        let ports = [Port::new("rdmux_ib0", 1, false, &[]), Port::new("rdmux_ib0", 2, false, &[])];
-        assert_eq!(lines(&ports)[0], ["node", "rdmux_ib0", "1", "default"]);
-    }
-
-    #[test]
     fn service_reads_what_was_written() {
-        let ports = [Port::new("rdmux_ib0", 1, true, &["10.0.0.1", "2001:db8::1"])];
+        let ports = [Port::new(DeviceKind::Ib, 1, true, &["10.0.0.1", "2001:db8::1"])];
         let text = text(&ports, "node").unwrap();
         let (read, report) = rdmux_acm_files::addresses::parse("x", text.as_bytes(), true);
         assert!(report.problems().is_empty(), "{report:?}");
@@ -95,7 +98,7 @@ mod tests {
 
     #[test]
     fn name_that_is_too_long_is_refused() {
-        let ports = [Port::new("a", 1, true, &[])];
+        let ports = [Port::new(DeviceKind::Ib, 1, true, &[])];
         assert!(text(&ports, &"x".repeat(64)).unwrap_err().to_string().contains("shorter"));
     }
 }

@@ -4,12 +4,14 @@ use std::net::IpAddr;
 
 use anyhow::{Result, ensure};
 use rdmux::umad::Port as Umad;
-use rdmux::{Context, PortState};
+use rdmux::{Context, DeviceKind, PortState};
 use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 
 /// A port, as needed for the files.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
+    /// The kind of its device.
+    pub(super) kind: DeviceKind,
     /// The device's name.
     pub(super) device: String,
     /// The number, from 1.
@@ -24,9 +26,14 @@ pub(super) struct Port {
 impl Port {
     /// Returns a port without a device, for tests.
     #[cfg(test)]
-    pub(super) fn new(device: &str, number: u8, is_active: bool, addresses: &[&str]) -> Self {
+    pub(super) fn new(kind: DeviceKind, number: u8, is_active: bool, addresses: &[&str]) -> Self {
         let addresses = addresses.iter().map(|ip| ip.parse().expect("an address")).collect();
-        Self { device: device.to_owned(), number, is_active, addresses, context: None }
+        let device = match kind {
+            DeviceKind::Ib => "rdmux_ib0",
+            DeviceKind::Roce => "rdmux_roce0",
+            DeviceKind::Iwarp => "rdmux_iw0",
+        };
+        Self { kind, device: device.to_owned(), number, is_active, addresses, context: None }
     }
 }
 
@@ -68,6 +75,7 @@ pub(super) fn of_host(host: Option<&str>) -> Result<Vec<Port>> {
             let addresses =
                 addresses.filter(|entry| !entry.gid.is_zero()).map(|entry| entry.gid.ip());
             ports.push(Port {
+                kind: row.kind,
                 device: context.name().to_owned(),
                 number,
                 is_active: context.query_port_number(number)?.state == PortState::Active,

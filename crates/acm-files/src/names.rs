@@ -1,0 +1,69 @@
+//! The names of a host's ports where no file of addresses says otherwise: what `ib_acme -A` writes, and what a service without a file has.
+
+use std::collections::BTreeSet;
+
+/// A port, as far as its names depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port<'a> {
+    /// The device's name.
+    pub device: &'a str,
+    /// Whether data passes.
+    pub is_active: bool,
+    /// Whether it is on an InfiniBand subnet, which finds ports by their own names.
+    pub is_of_subnet: bool,
+}
+
+/// The names of a host's ports, each with the index of its port. The host's name is that of each device's first active port, or of
+/// its first port if none is active: devices of different kinds do not hear each other's requests. The name with a number is that
+/// of each InfiniBand port.
+pub fn of_ports(host: &str, ports: &[Port<'_>]) -> Vec<(String, usize)> {
+    let devices: BTreeSet<&str> = ports.iter().map(|port| port.device).collect();
+    let first = |device: &&str| {
+        let find = |is_meant: fn(&Port<'_>) -> bool| {
+            ports.iter().position(|port| port.device == *device && is_meant(port))
+        };
+        find(|port| port.is_active).or_else(|| find(|_| true))
+    };
+    let mut firsts: Vec<usize> = devices.iter().filter_map(first).collect();
+    firsts.sort_unstable();
+    let firsts = firsts.into_iter().map(|index| (host.to_owned(), index));
+    let of_subnets = (0..ports.len()).filter(|index| ports[*index].is_of_subnet);
+    let numbered = (1..).zip(of_subnets).map(|(n, index)| (format!("{host}-{n}"), index));
+    firsts.chain(numbered).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn port(device: &str, is_active: bool, is_of_subnet: bool) -> Port<'_> {
+        Port { device, is_active, is_of_subnet }
+    }
+
+    #[track_caller]
+    fn check(ports: &[Port<'_>], right: &[(&str, usize)]) {
+        let names = of_ports("a", ports);
+        let names: Vec<_> = names.iter().map(|(name, index)| (name.as_str(), *index)).collect();
+        assert_eq!(names, right);
+    }
+
+    #[test]
+    fn host_s_name_is_at_one_port_of_each_device_and_infiniband_ports_have_numbers() {
+        let ports = [
+            port("roce0", true, false),
+            port("iw0", true, false),
+            port("ib0", false, true),
+            port("ib0", true, true),
+        ];
+        check(&ports, &[("a", 0), ("a", 1), ("a", 3), ("a-1", 2), ("a-2", 3)]);
+    }
+
+    #[test]
+    fn device_without_an_active_port_has_the_name_nevertheless() {
+        check(
+            &[port("ib0", false, true), port("ib0", false, true)],
+            &[("a", 0), ("a-1", 0), ("a-2", 1)],
+        );
+        check(&[], &[]);
+    }
+}
