@@ -2,6 +2,17 @@
 
 use std::collections::BTreeSet;
 
+/// The name that this machine has in the network: the node's name up to its first dot, as ibacm has it.
+pub fn of_machine() -> String {
+    label(&rustix::system::uname().nodename().to_string_lossy()).to_owned()
+}
+
+/// A node's name without its domain.
+fn label(node: &str) -> &str {
+    let mut labels = node.split('.').filter(|label| !label.is_empty());
+    labels.next().unwrap_or(node)
+}
+
 /// A port, as far as its names depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port<'a> {
@@ -45,6 +56,15 @@ mod tests {
         let names = of_ports("a", ports);
         let names: Vec<_> = names.iter().map(|(name, index)| (name.as_str(), *index)).collect();
         assert_eq!(names, right);
+    }
+
+    #[test]
+    fn machine_s_name_has_no_domain() {
+        for node in ["node1", "node1.example.com", "node1.", ".node1"] {
+            assert_eq!(label(node), "node1");
+        }
+        assert_eq!(label("."), ".");
+        assert!(!of_machine().trim_matches('.').contains('.'));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use rdmux::umad::RequestAttr;
 use rdmux_acm_client::Places;
 use rdmux_acm_files::addresses::{self, Assignment};
 use rdmux_acm_files::hosts::{self, Hosts};
+use rdmux_acm_files::names;
 use rdmux_acm_files::open::{OpenError, open};
 use rdmux_acm_files::options::{self, LogFile, Options};
 use rdmux_acm_files::routes::{self, DumpedPort, Routes};
@@ -222,12 +223,9 @@ impl Sources {
     }
 }
 
-/// Returns the name by which other hosts know this one: that of the virtual host, or else of the machine.
+/// Returns the name by which other hosts know this one: that of the virtual host, or else of the machine, without its domain.
 fn endpoint_name(host: &HostName) -> String {
-    if !host.is_default() {
-        return host.as_str().to_owned();
-    }
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    if host.is_default() { names::of_machine() } else { host.as_str().to_owned() }
 }
 
 /// Reads a file, or reports why it cannot be read.

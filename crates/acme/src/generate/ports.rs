@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use anyhow::{Result, ensure};
 use rdmux::umad::Port as Umad;
 use rdmux::{Context, DeviceKind, PortState};
+use rdmux_acm_files::names;
 use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 
 /// A port, as needed for the files.
@@ -42,18 +43,13 @@ fn name_of(host: Option<&str>) -> Result<HostName> {
     Ok(name.map_or_else(HostName::of_environment, HostName::new)?)
 }
 
-/// Returns the name of a host in the network: that of the virtual host, otherwise the machine's.
+/// Returns the name of a host in the network: that of the virtual host, otherwise the machine's, without its domain.
 ///
 /// # Errors
 /// When the name is invalid.
 pub(super) fn host_name(host: Option<&str>) -> Result<String> {
     let name = name_of(host)?;
-    let system = rustix::system::uname();
-    Ok(if name.is_default() {
-        system.nodename().to_string_lossy().into_owned()
-    } else {
-        name.to_string()
-    })
+    Ok(if name.is_default() { names::of_machine() } else { name.to_string() })
 }
 
 /// Returns the ports of the devices that this process sees (`$RDMUX_DEVICE`; by default all).
