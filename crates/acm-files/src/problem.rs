@@ -8,7 +8,7 @@ pub const MAX_PROBLEMS: usize = 256;
 /// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// The line is used, but perhaps not as intended, or ibacm interprets it differently.
+    /// The line is used, but perhaps not as intended, or ibacm interprets it differently, or its port does not exist yet.
     Warning,
     /// The line is not used.
     Error,

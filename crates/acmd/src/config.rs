@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rdmux::umad::RequestAttr;
 use rdmux_acm_client::Places;
-use rdmux_acm_files::addresses::{self, Assignment};
+use rdmux_acm_files::addresses::{self, Assignments};
 use rdmux_acm_files::hosts::{self, Hosts};
 use rdmux_acm_files::names;
 use rdmux_acm_files::open::{OpenError, open};
@@ -27,7 +27,7 @@ pub(crate) struct Config {
     /// The options.
     pub(crate) options: Options,
     /// The names and addresses of endpoints; none if there is no such file.
-    pub(crate) assignments: Option<Vec<Assignment>>,
+    pub(crate) assignments: Option<Assignments>,
     /// The target of the log.
     pub(crate) log: Target,
     /// The lock file.
@@ -123,7 +123,6 @@ impl Sources {
         };
         let routes = data(options.preloads_routes, &options.route_data_file, "ibacm_route.data");
         let hosts = data(options.preloads_addresses, &options.addr_data_file, "ibacm_hosts.data");
-        let assignments = assignments.map(|found| found.all);
         (Config { options, assignments, log, lock, routes, hosts }, all)
     }
 
@@ -140,7 +139,8 @@ impl Sources {
         self.options.clone().unwrap_or_else(|| self.places.options())
     }
 
-    fn addresses_path(&self) -> PathBuf {
+    /// The file with addresses.
+    pub(crate) fn addresses_path(&self) -> PathBuf {
         self.addresses.clone().unwrap_or_else(|| self.places.addresses())
     }
 
@@ -204,7 +204,7 @@ impl Sources {
             Target::File(path) => path.display().to_string(),
         };
         let names = match &config.assignments {
-            Some(all) => format!("{} in the file", all.len()),
+            Some(file) => format!("{} in the file", file.all.len()),
             None => format!("{}, and the addresses of the host", self.name),
         };
         let rows = [
@@ -330,7 +330,7 @@ mod tests {
         let file = world.dir.path().join("ibacm_addr.cfg");
         fs::write(&file, "a rdmux_ib0 1 default\nb rdmux_ib0\n").unwrap();
         let (config, report) = world.sources.read();
-        assert_eq!(config.assignments.unwrap().len(), 1);
+        assert_eq!(config.assignments.unwrap().all.len(), 1);
         assert!(
             report.to_string().starts_with(&format!("{}:2: error", file.display())),
             "{report}"

@@ -43,19 +43,22 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser as _;
+use rdmux_acm_files::Report;
 use rdmux_host::{ConnectOptions, DeviceChoice, HostDir, HostName};
 use rdmux_runtime::start::{apart, raise_descriptor_limit, say};
 
 pub use args::Args;
 pub use error::AcmdError;
 
-use crate::config::Sources;
+use crate::config::{Config, Sources};
+use crate::devices::Devices;
 use crate::lock::Lock;
 use crate::log::Log;
-use crate::service::Service;
+use crate::poller::Poller;
+use crate::service::{Service, unmet};
 
 /// How long a service that was started on demand runs without a client. Its cache is useful to the next client, and
 /// programs that only read shared memory are not clients. [`IDLE_VARIABLE`] overrides it.
@@ -150,6 +153,7 @@ fn check(setup: &Setup) -> Result<(), AcmdError> {
     let (config, mut problems) = setup.sources.read();
     let (_, of_data) = config.load(&[]);
     problems.append(of_data);
+    problems.append(setup.unmet(&config));
     print!("{}", setup.sources.describe(&config));
     eprint!("{problems}");
     match problems.errors() {
@@ -186,6 +190,16 @@ fn serve(args: &Args, setup: Setup) -> Result<(), AcmdError> {
 }
 
 impl Setup {
+    /// The lines of the file of addresses that have no port. A host whose service does not run is not asked.
+    fn unmet(&self, config: &Config) -> Report {
+        let running = rdmux_host::client::admin::running(&self.connect.dir).unwrap_or_default();
+        let file = config.assignments.as_ref().filter(|_| running.contains(self.host.name()));
+        let (Some(file), Ok(poller)) = (file, Poller::new()) else { return Report::default() };
+        let mut devices = Devices::new(self.host.name().as_str(), self.choice);
+        devices.open(Instant::now(), &poller);
+        unmet(&devices.see(), file, &self.sources.addresses_path())
+    }
+
     /// Creates the directory of the socket, unless it exists.
     fn make_folder(&self) -> Result<(), AcmdError> {
         let path = self.sources.places.runtime();

@@ -243,6 +243,13 @@ fn check_says_which_line_is_wrong_and_starts_nothing() {
     let output = check();
     assert!(output.status.success() && output.stderr.is_empty());
     assert!(String::from_utf8_lossy(&output.stdout).contains("absent"));
+    // Of the host, which is up.
+    fs::write(places.addresses(), "a RDMUX_IB0 1 default\nb mlx5_0 1 default\n").unwrap();
+    let output = check();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let right = format!("{}:2: warning: b is not used: there", places.addresses().display());
+    assert!(output.status.success() && said.starts_with(&right), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
     assert!(!places.socket().exists());
 }
 

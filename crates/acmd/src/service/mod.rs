@@ -10,12 +10,15 @@ mod refresh;
 mod reload;
 mod report;
 
+pub(crate) use refresh::unmet;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
 use rdmux::{AsyncEvent, DeviceKind};
 use rdmux_acm::{ClientId, EndpointId, Machine, PortId, Time};
+use rdmux_acm_files::Report;
 use rdmux_link::spin_wait::{Slices, look};
 use rdmux_wire::sa::PathRecord;
 
@@ -57,6 +60,8 @@ pub(crate) struct Service {
     loaded_for: BTreeMap<EndpointId, PathRecord>,
     names: Names,
     config: Config,
+    /// Lines of the file of addresses that have no port, as they were logged.
+    unmet: Report,
     sources: Sources,
     log: Log,
     poller: Poller,
@@ -132,6 +137,7 @@ impl Service {
             loaded_for: BTreeMap::new(),
             names,
             config,
+            unmet: Report::default(),
             sources: setup.sources,
             log,
             poller,

@@ -1,12 +1,13 @@
 //! Refreshing ports, endpoints and addresses: tells the machine of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Instant;
 
 use rdmux::{DeviceKind, Gid, Pkey};
 use rdmux_acm::{Endpoint, EndpointId, PortId, PortKind};
-use rdmux_acm_files::addresses::{Assignment, PkeyChoice};
-use rdmux_acm_files::names;
+use rdmux_acm_files::addresses::{Assignment, Assignments, PkeyChoice};
+use rdmux_acm_files::{Problem, Report, Severity, names};
 use rdmux_wire::acm::Address;
 
 use super::{AGAIN, Service, time};
@@ -60,14 +61,28 @@ impl Service {
             self.remove_port(at);
         }
         let generated = || generated(&found, &self.sources.name);
-        let assignments = self.config.assignments.clone().unwrap_or_else(generated);
+        let file = self.config.assignments.as_ref();
+        let assignments = file.map_or_else(generated, |file| file.all.clone());
         let wanted = wanted(&found, &assignments);
+        let unmet = file.map(|file| unmet(&found, file, &self.sources.addresses_path()));
+        self.tell_unmet(unmet.unwrap_or_default());
         for (at, seen) in found {
             self.set_port(at, seen);
         }
         self.set_endpoints(&wanted);
         self.load();
         self.driver.forgive_claims();
+    }
+
+    /// Logs which lines of the file of addresses have no port, unless that has been logged.
+    fn tell_unmet(&mut self, unmet: Report) {
+        if self.unmet == unmet {
+            return;
+        }
+        for problem in unmet.problems() {
+            tracing::warn!("{problem}");
+        }
+        self.unmet = unmet;
     }
 
     /// Tells the machine of a new or changed port.
@@ -292,23 +307,59 @@ fn named<'a>((at, seen): (&At, &'a Seen)) -> names::Port<'a> {
     names::Port { device: &seen.device, is_active: seen.port.is_active, is_of_subnet }
 }
 
+/// The endpoint that a line of the file of addresses is about, or why there is none now. Devices' names are alike in any case of letters, as
+/// for ibacm.
+fn endpoint_of(found: &BTreeMap<At, Seen>, line: &Assignment) -> Result<(At, Pkey), String> {
+    let Assignment { device, port, .. } = line;
+    let mut of_device = found.iter().filter(|(_, seen)| seen.device.eq_ignore_ascii_case(device));
+    let Some((at, seen)) = of_device.clone().find(|(at, _)| at.number == *port) else {
+        return Err(of_device.next().map_or_else(
+            || no_device(found, device),
+            |(_, seen)| format!("{device} has the ports 1 to {}, and no {port}", seen.port.count),
+        ));
+    };
+    let pkey = match line.pkey {
+        PkeyChoice::First => seen.default_pkey(),
+        PkeyChoice::Of(pkey) => seen.pkey(pkey).map(|(_, pkey)| pkey),
+    };
+    pkey.map(|pkey| (*at, pkey)).ok_or_else(|| match line.pkey {
+        PkeyChoice::First => format!("{device} port {port} has no P_Key at this time"),
+        PkeyChoice::Of(pkey) => format!(
+            "{device} port {port} is not in partition {pkey} at this time; ibv_devinfo -v shows its P_Keys"
+        ),
+    })
+}
+
+fn no_device(found: &BTreeMap<At, Seen>, device: &str) -> String {
+    let names: BTreeSet<&str> = found.values().map(|seen| seen.device.as_str()).collect();
+    let there = match names.len() {
+        0 => "none".to_owned(),
+        _ => names.into_iter().collect::<Vec<_>>().join(", "),
+    };
+    format!("there is no device {device} at this time, but {there}")
+}
+
+/// The lines of the file of addresses that have no endpoint now, each with the reason. A port may come to have them later.
+pub(crate) fn unmet(found: &BTreeMap<At, Seen>, file: &Assignments, path: &Path) -> Report {
+    let mut report = Report::default();
+    for (line, number) in file.all.iter().zip(&file.lines) {
+        let Err(what) = endpoint_of(found, line) else { continue };
+        let what = format!("{} is not used: {what}", line.address);
+        let (file, severity) = (path.display().to_string(), Severity::Warning);
+        report.push(Problem { file, line: *number, severity, what });
+    }
+    report
+}
+
 /// Returns the wanted endpoints: those that the file of addresses names, and those that have the host's IP addresses. Each address of
 /// the host belongs to the first port of a kind that has it, in the default partition.
 fn wanted(found: &BTreeMap<At, Seen>, assignments: &[Assignment]) -> Wanted {
     let mut wanted = Wanted::new();
     let mut known = BTreeSet::new();
     for assignment in assignments {
-        let is_meant = |(at, seen): &(&At, &Seen)| {
-            seen.device == assignment.device && at.number == assignment.port
-        };
-        let Some((at, seen)) = found.iter().find(is_meant) else { continue };
-        let pkey = match assignment.pkey {
-            PkeyChoice::First => seen.default_pkey(),
-            PkeyChoice::Of(pkey) => seen.pkey(pkey).map(|(_, pkey)| pkey),
-        };
-        let Some(pkey) = pkey else { continue };
-        if known.insert((*at, pkey, assignment.address)) {
-            wanted.entry((*at, pkey)).or_default().push(assignment.address);
+        let Ok((at, pkey)) = endpoint_of(found, assignment) else { continue };
+        if known.insert((at, pkey, assignment.address)) {
+            wanted.entry((at, pkey)).or_default().push(assignment.address);
         }
     }
     let mut taken = BTreeSet::new();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use rdmux_acm::{EndpointId, Known};
 use rdmux_acm_client::Users;
+use rdmux_acm_files::Report;
 use rdmux_acm_files::options::{Options, ServerMode, SocketAccess};
 use rdmux_acm_files::routes::DumpedPort;
 use rdmux_wire::acm::Address;
@@ -52,6 +53,7 @@ impl Service {
             tracing::error!("{e}");
         }
         self.loaded_for.clear();
+        self.unmet = Report::default();
         self.refresh();
         self.settle(std::time::Instant::now());
     }

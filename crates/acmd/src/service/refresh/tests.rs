@@ -108,3 +108,26 @@ fn programs_name_endpoints_off_fabrics_by_gids_too() {
         assert_eq!(sources(kind, &addresses), [addresses[0], ip, gid]);
     }
 }
+
+#[test]
+fn lines_without_an_endpoint_are_told_with_the_reason_and_devices_have_any_case() {
+    let found = BTreeMap::from([
+        seen(DeviceKind::Ib, 1, true, &[]),
+        seen(DeviceKind::Ib, 2, true, &[]),
+        seen(DeviceKind::Roce, 1, true, &[]),
+    ]);
+    let text =
+        "a IB0 1 default\n\nb ib0 3 default\nc mlx5_0 1 default\nd ib0 2 0x13\ne ib0 1 0x12\n";
+    let (file, _) = rdmux_acm_files::addresses::parse("", text.as_bytes(), true);
+    let named: Vec<_> = wanted(&found, &file.all).into_values().map(|all| texts(&all)).collect();
+    assert_eq!(named, [["e"], ["a"]]);
+    let right = "\
+f:3: warning: b is not used: ib0 has the ports 1 to 2, and no 3
+f:4: warning: c is not used: there is no device mlx5_0 at this time, but ib0, roce0
+f:5: warning: d is not used: ib0 port 2 is not in partition 0x0013 at this time; ibv_devinfo -v shows its P_Keys
+";
+    assert_eq!(unmet(&found, &file, Path::new("f")).to_string(), right);
+    let none = unmet(&BTreeMap::new(), &file, Path::new("f"));
+    assert_eq!(none.warnings(), 5);
+    assert!(none.to_string().contains("no device IB0 at this time, but none"), "{none}");
+}
