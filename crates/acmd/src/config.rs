@@ -12,7 +12,7 @@ use rdmux_acm_files::addresses::{self, Assignments};
 use rdmux_acm_files::hosts::{self, Hosts};
 use rdmux_acm_files::names;
 use rdmux_acm_files::open::{OpenError, open};
-use rdmux_acm_files::options::{self, LogFile, Options};
+use rdmux_acm_files::options::{self, LogFile, Options, ServerMode};
 use rdmux_acm_files::routes::{self, DumpedPort, Routes};
 use rdmux_acm_files::{Problem, Report, Severity};
 use rdmux_host::HostName;
@@ -98,8 +98,12 @@ impl Sources {
     /// Reads options and addresses, and reports all their problems. Invalid lines are ignored.
     pub(crate) fn read(&self) -> (Config, Report) {
         let mut all = Report::default();
-        let (options, report) = self.read_options();
+        let (mut options, report) = self.read_options();
         all.append(report);
+        if self.is_of_systemd && options.server_mode != ServerMode::Unix {
+            options.server_mode = ServerMode::Unix;
+            all.push(self.ignored_mode());
+        }
         let takes_ips = options.support_ips_in_addr_cfg;
         let parse = |name: &str, file| addresses::parse(name, file, takes_ips);
         let path = self.addresses_path();
@@ -133,6 +137,14 @@ impl Sources {
         }
         let (options, report) = read(&path, options::parse);
         (options.unwrap_or_default(), report)
+    }
+
+    /// As ibacm has it, --systemd implies the Unix socket.
+    fn ignored_mode(&self) -> Problem {
+        let what = "server_mode is ignored: with --systemd clients connect to systemd's Unix socket \
+                    only; for TCP, start ib_acm without --systemd";
+        let (file, severity) = (self.options_path().display().to_string(), Severity::Warning);
+        Problem { file, line: 0, severity, what: what.to_owned() }
     }
 
     fn options_path(&self) -> PathBuf {
@@ -322,6 +334,18 @@ mod tests {
         let (_, report) = world.sources.read();
         assert_eq!(report.errors(), 1, "{report}");
         assert!(report.to_string().contains("none.cfg does not exist"), "{report}");
+    }
+
+    #[test]
+    fn service_of_systemd_has_no_tcp_whatever_the_mode_says() {
+        let mut world = world();
+        fs::write(world.dir.path().join("ibacm_opts.cfg"), "server_mode open\n").unwrap();
+        let (config, report) = world.sources.read();
+        assert!(report.is_clean() && config.options.server_mode == ServerMode::Open);
+        world.sources.is_of_systemd = true;
+        let (config, report) = world.sources.read();
+        assert_eq!(config.options.server_mode, ServerMode::Unix);
+        assert!(report.to_string().contains("server_mode is ignored"), "{report}");
     }
 
     #[test]
