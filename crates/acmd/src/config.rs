@@ -21,6 +21,9 @@ use crate::log::Target;
 use crate::watch::Files;
 use crate::{Args, mads};
 
+/// The longest file of options or addresses that is read, in bytes: as many lines as count, each as long as may be.
+const MAX_FILE: u64 = 64 << 20;
+
 /// The contents of the configuration files.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -97,21 +100,29 @@ impl Sources {
 
     /// Reads options and addresses, and reports all their problems. Invalid lines are ignored.
     pub(crate) fn read(&self) -> (Config, Report) {
+        self.read_over(None)
+    }
+
+    /// The same anew: what a file said before stays in force if the file is there and cannot be read now.
+    fn read_over(&self, old: Option<&Config>) -> (Config, Report) {
         let mut all = Report::default();
-        let (mut options, report) = self.read_options();
+        let path = self.options_path();
+        let parse = |name: &str, file: &[u8]| options::parse(name, file);
+        let (read, report) = read_whole(&path, self.options.is_some(), parse);
         all.append(report);
+        let stays = || old.map(|old| old.options.clone());
+        let mut options = read.or_before(&path, stays, &mut all).unwrap_or_default();
         if self.is_of_systemd && options.server_mode != ServerMode::Unix {
             options.server_mode = ServerMode::Unix;
             all.push(self.ignored_mode());
         }
         let takes_ips = options.support_ips_in_addr_cfg;
-        let parse = |name: &str, file| addresses::parse(name, file, takes_ips);
+        let parse = |name: &str, file: &[u8]| addresses::parse(name, file, takes_ips);
         let path = self.addresses_path();
-        let (assignments, mut report) = read(&path, parse);
-        if assignments.is_none() && self.addresses.is_none() && !path.exists() {
-            report = Report::default();
-        }
+        let (read, report) = read_whole(&path, self.addresses.is_some(), parse);
         all.append(report);
+        let stays = || old.and_then(|old| old.assignments.clone());
+        let assignments = read.or_before(&path, stays, &mut all);
         let log = match &options.log_file {
             // The journal records standard error.
             None if self.is_of_systemd => Target::Stderr,
@@ -128,15 +139,6 @@ impl Sources {
         let routes = data(options.preloads_routes, &options.route_data_file, "ibacm_route.data");
         let hosts = data(options.preloads_addresses, &options.addr_data_file, "ibacm_hosts.data");
         (Config { options, assignments, log, lock, routes, hosts }, all)
-    }
-
-    fn read_options(&self) -> (Options, Report) {
-        let path = self.options_path();
-        if self.options.is_none() && !path.exists() {
-            return (Options::default(), Report::default());
-        }
-        let (options, report) = read(&path, options::parse);
-        (options.unwrap_or_default(), report)
     }
 
     /// As ibacm has it, --systemd implies the Unix socket.
@@ -156,10 +158,10 @@ impl Sources {
         self.addresses.clone().unwrap_or_else(|| self.places.addresses())
     }
 
-    /// Reads the files as [`read`](Self::read) does, and watches all files that matter, including those to load. Each is watched before it
-    /// is read. Returns no watcher if the files cannot be watched.
-    pub(crate) fn read_watched(&self) -> (Config, Report, Option<Files>) {
-        self.watched(|| self.read())
+    /// As [`read`](Self::read), and watches the files of which a change matters, also those that are to be loaded: each from before it is read.
+    /// Without what watches them if that cannot be. What `old` has stays in force where a file that is there cannot be read.
+    pub(crate) fn read_watched(&self, old: Option<&Config>) -> (Config, Report, Option<Files>) {
+        self.watched(|| self.read_over(old))
     }
 
     fn watched(&self, read: impl FnOnce() -> (Config, Report)) -> (Config, Report, Option<Files>) {
@@ -240,6 +242,63 @@ fn endpoint_name(host: &HostName) -> String {
     if host.is_default() { names::of_machine() } else { host.as_str().to_owned() }
 }
 
+/// What came of reading a file of which something is in force.
+enum Read<T> {
+    /// This is what it says.
+    Says(T),
+    /// There is none.
+    Missing,
+    /// It is there, but cannot be read.
+    Failed,
+}
+
+impl<T> Read<T> {
+    /// What the file says; if it cannot be read, what it said before, which is reported.
+    fn or_before(
+        self,
+        path: &Path,
+        before: impl FnOnce() -> Option<T>,
+        report: &mut Report,
+    ) -> Option<T> {
+        match self {
+            Self::Says(what) => Some(what),
+            Self::Missing => None,
+            Self::Failed => before().inspect(|_| {
+                let what = "what it said before stays in force".to_owned();
+                let (file, severity) = (path.display().to_string(), Severity::Warning);
+                report.push(Problem { file, line: 0, severity, what });
+            }),
+        }
+    }
+}
+
+/// Reads all of a file before any of it counts. That it is missing is a problem only if it `must` be there.
+fn read_whole<T>(
+    path: &Path,
+    must: bool,
+    parse: impl FnOnce(&str, &[u8]) -> (T, Report),
+) -> (Read<T>, Report) {
+    let name = path.display().to_string();
+    match rdmux_acm_files::open::read(path, MAX_FILE) {
+        Ok(bytes) => {
+            let (what, report) = parse(&name, &bytes);
+            (Read::Says(what), report)
+        }
+        Err(e) if is_missing(&e) => {
+            (Read::Missing, if must { unread(name, &e) } else { Report::default() })
+        }
+        Err(e) => (Read::Failed, unread(name, &e)),
+    }
+}
+
+fn is_missing(e: &OpenError) -> bool {
+    match e {
+        OpenError::Missing(_) => true,
+        OpenError::Io { source, .. } => source.kind() == io::ErrorKind::NotADirectory,
+        _ => false,
+    }
+}
+
 /// Reads a file, or reports why it cannot be read.
 fn read<T>(
     path: &Path,
@@ -264,6 +323,7 @@ fn unread(file: String, why: &OpenError) -> Report {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
 
     use rdmux_testing::temp_dir;
 
@@ -319,7 +379,7 @@ mod tests {
             read
         });
         assert!(files.unwrap().take());
-        let (config, _, files) = world.sources.read_watched();
+        let (config, _, files) = world.sources.read_watched(None);
         let files = files.unwrap();
         assert!(config.options.machine.retries == 7 && !files.take());
         // A file that is to be loaded, but did not exist.
@@ -346,6 +406,41 @@ mod tests {
         let (config, report) = world.sources.read();
         assert_eq!(config.options.server_mode, ServerMode::Unix);
         assert!(report.to_string().contains("server_mode is ignored"), "{report}");
+    }
+
+    #[test]
+    fn file_that_cannot_be_read_anew_leaves_in_force_what_it_said() {
+        let world = world();
+        let [options, addresses] =
+            ["ibacm_opts.cfg", "ibacm_addr.cfg"].map(|name| world.dir.path().join(name));
+        let write = || {
+            fs::write(&options, "retries 7\nsocket_access all\n").unwrap();
+            fs::write(&addresses, "a rdmux_ib0 1 default\n").unwrap();
+        };
+        write();
+        let (old, _) = world.sources.read();
+        let keeps = |errors: usize| {
+            let (config, report, _) = world.sources.read_watched(Some(&old));
+            assert_eq!((&config.options, &config.assignments), (&old.options, &old.assignments));
+            assert_eq!(report.errors(), errors, "{report}");
+            assert_eq!(report.to_string().matches("stays in force").count(), errors, "{report}");
+        };
+        keeps(0);
+        for path in [&options, &addresses] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o646)).unwrap();
+        }
+        keeps(2);
+        for path in [&options, &addresses] {
+            fs::remove_file(path).unwrap();
+            std::os::unix::fs::symlink(world.dir.path().join("nowhere"), path).unwrap();
+        }
+        keeps(2);
+        for path in [&options, &addresses] {
+            fs::remove_file(path).unwrap();
+        }
+        let (config, report, _) = world.sources.read_watched(Some(&old));
+        assert_eq!((config.options, config.assignments), (Options::default(), None));
+        assert!(report.is_clean(), "{report}");
     }
 
     #[test]

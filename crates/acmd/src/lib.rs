@@ -170,7 +170,7 @@ fn serve(args: &Args, setup: Setup) -> Result<(), AcmdError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     raise_descriptor_limit();
     let log = Log::begin();
-    let (config, problems, files) = setup.sources.read_watched();
+    let (config, problems, files) = setup.sources.read_watched(None);
     setup.make_folder()?;
     let _lock = Lock::take(&config.lock)?;
     log.follow(&config.log, config.options.log_level);

@@ -24,7 +24,7 @@ impl Service {
     pub(super) fn read_files(&mut self) {
         // Drops the previous watcher first: a user may have few of them (max_user_instances, inotify(7)).
         self.watch_files(None);
-        let (config, problems, files) = self.sources.read_watched();
+        let (config, problems, files) = self.sources.read_watched(Some(&self.config));
         self.watch_files(files);
         for problem in problems.problems() {
             tracing::warn!("{problem}");
