@@ -9,6 +9,7 @@ use clap::Parser;
 #[command(
     name = "ib_acm",
     version,
+    args_override_self = true,
     after_help = "Without -P it goes to the background once clients can connect.\n\n\
         Files: in the host's folder below the runtime directory, as in `rdmux run` under /run, the socket \
         ibacm-unix.sock, ibacm.pid and ibacm.log; options and addresses in rdmux/acm/HOST of the user's \
@@ -19,9 +20,9 @@ use clap::Parser;
 )]
 pub struct Args {
     /// Run in the background, which is the default
-    #[arg(short = 'D', conflicts_with = "foreground")]
+    #[arg(short = 'D')]
     pub daemon: bool,
-    /// Run in the foreground
+    /// Run in the foreground, also with -D
     #[arg(short = 'P')]
     pub foreground: bool,
     /// The file with names and addresses of endpoints, in place of ibacm_addr.cfg
@@ -64,6 +65,9 @@ mod tests {
         for words in [["ibacm", "-P"], ["ibacm", "--systemd"], ["ib_acm", "--check"]] {
             assert!(!parse(&words).unwrap().goes_to_background(), "{words:?}");
         }
-        assert!(parse(&["ibacm", "-D", "-P"]).is_err());
+        for words in [["ibacm", "-D", "-P"], ["ibacm", "-P", "-D"], ["ibacm", "-P", "-P"]] {
+            assert!(!parse(&words).unwrap().goes_to_background(), "{words:?}");
+        }
+        assert_eq!(parse(&["ibacm", "-Aa", "-Ab"]).unwrap().addresses, Some("b".into()));
     }
 }

@@ -113,7 +113,7 @@ fn options(mut parser: Parser) -> Result<Parsed, lexopt::Error> {
                 }
             }
             Arg::Short('S') => o.services = Some(text(parser.value()?)?),
-            Arg::Short('C') => o.repetitions = parser.value()?.parse()?,
+            Arg::Short('C') => o.repetitions = repetitions(&text(parser.value()?)?)?,
             Arg::Short('V') => o.verbose = true,
             Arg::Long("json") => o.json = true,
             Arg::Long("host") => o.host = Some(text(parser.value()?)?),
@@ -140,13 +140,27 @@ fn text(word: OsString) -> Result<String, lexopt::Error> {
     word.string()
 }
 
+/// The digits that a word begins with, which atoi(3) reads.
+fn digits(text: &str) -> &str {
+    text.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default()
+}
+
 /// Parses the number of an endpoint. A word without a number is 0, as in atoi(3).
 fn endpoint(text: &str) -> Result<u8, lexopt::Error> {
-    let digits = text.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    let digits = digits(text);
     if digits.is_empty() {
         return Ok(0);
     }
     digits.parse().map_err(|_| format!("{text}: endpoints have the numbers 1 to 255").into())
+}
+
+/// How many times something is done. A word without a number is 0, too.
+fn repetitions(text: &str) -> Result<u32, lexopt::Error> {
+    let digits = digits(text);
+    if digits.is_empty() && !text.starts_with('-') {
+        return Ok(0);
+    }
+    digits.parse().map_err(|_| format!("{text}: -C takes the numbers 1 to {}", u32::MAX).into())
 }
 
 /// Parses the words of `-P` by their first letters, as in rdma-core; everything else is a number.
@@ -217,6 +231,13 @@ mod tests {
     }
 
     #[test]
+    fn repetitions_are_the_number_that_the_word_begins_with() {
+        for (word, repetitions) in [("3", 3), ("3x", 3), ("x", 0), ("0", 0)] {
+            assert_eq!(run(&format!("-d a -C {word}")).repetitions, repetitions, "{word}");
+        }
+    }
+
+    #[test]
     fn files_have_names_or_the_usual_ones() {
         let both = run("-A -O");
         assert_eq!((both.addresses, both.options), (Some(None), Some(None)));
@@ -250,6 +271,7 @@ mod tests {
             "-e -1",
             "-e 256",
             "-C -1 -d a",
+            "-C 4294967296 -d a",
             "-V",
         ] {
             assert!(matches!(parse(words(line)), Parsed::Usage(_)), "{line}");

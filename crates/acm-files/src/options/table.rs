@@ -4,8 +4,8 @@ use rdmux_acm::{ClaimPolicy, GroupSpec, RouteProtocol};
 use rdmux_wire::acm::MAX_GROUPS;
 
 use super::value::{
-    boolean, expiry, expiry_word, millis, millis_word, mtu, number, one_of, path, path_word, rate,
-    rate_word, word_of, yes_no,
+    boolean, boolean_of_ibacm, expiry, expiry_word, millis, millis_word, mtu, number, one_of, path,
+    path_word, rate, rate_word, word_of, yes_no,
 };
 use super::{LogFile, Options, ServerMode, SocketAccess};
 
@@ -160,8 +160,16 @@ pub const OPTIONS: &[Row] = &[
         server_port, |word| number(word, 1..=65535), |value| value.to_string()),
     field!(row "server_mode", "How clients connect: unix, by a socket file; loop, by TCP from this host; open, by TCP from everywhere.",
         server_mode, |word| one_of(word, MODES), |value| word_of(value, MODES)),
-    field!(row "acme_plus_kernel_only", "With yes, connection managers do not find the service by themselves.",
-        acme_plus_kernel_only, |word| boolean(word), |value| yes_no(*value)),
+    row(
+        "acme_plus_kernel_only",
+        "With yes, connection managers do not find the service by themselves.",
+        |options, words| {
+            let (value, warning) = boolean_of_ibacm(words[0], &["true", "yes"])?;
+            options.acme_plus_kernel_only = value;
+            Ok(warning)
+        },
+        |options| vec![yes_no(options.acme_plus_kernel_only)],
+    ),
     field!(row "timeout", "How many milliseconds to wait for an answer, beside the subnet's own timeout.",
         machine.timeout, |word| millis(word, 0..=MAX_MILLIS), |value| millis_word(*value)),
     field!(row "retries", "How often to ask again.",
@@ -223,8 +231,16 @@ pub const OPTIONS: &[Row] = &[
             |options| path_word(options.addr_data_file.as_ref()),
         )
     },
-    field!(row "support_ips_in_addr_cfg", "With 1, the address file may have IP addresses beside names.",
-        support_ips_in_addr_cfg, |word| boolean(word), |value| u8::from(*value).to_string()),
+    row(
+        "support_ips_in_addr_cfg",
+        "With 1, the address file may have IP addresses beside names.",
+        |options, words| {
+            let (value, warning) = boolean_of_ibacm(words[0], &[])?;
+            options.support_ips_in_addr_cfg = value;
+            Ok(warning)
+        },
+        |options| vec![u8::from(options.support_ips_in_addr_cfg).to_string()],
+    ),
     Row {
         example: "/usr/lib/ibacm",
         ..row(

@@ -301,3 +301,22 @@ fn options_fit_the_size_of_the_subnet() {
         assert!(outstanding <= u64::from(machine.recv_depth), "{size}");
     }
 }
+
+#[test]
+fn word_that_is_yes_here_and_no_for_ibacm_is_a_warning() {
+    let warnings = |line: &str| {
+        let (options, report) = parse("opts", line.as_bytes());
+        assert!(options.support_ips_in_addr_cfg != options.acme_plus_kernel_only, "{line}");
+        report.warnings()
+    };
+    for (line, count) in [
+        ("support_ips_in_addr_cfg yes", 1),
+        ("support_ips_in_addr_cfg true", 1),
+        ("support_ips_in_addr_cfg 1", 0),
+        ("acme_plus_kernel_only on", 1),
+        ("acme_plus_kernel_only Yes", 0),
+        ("acme_plus_kernel_only 2", 0),
+    ] {
+        assert_eq!(warnings(line), count, "{line}");
+    }
+}

@@ -34,6 +34,18 @@ pub(super) fn boolean(word: &str) -> Result<bool, String> {
     }
 }
 
+/// The same, with a warning if ibacm, which knows `theirs` and numbers, takes a word for no that is yes here.
+pub(super) fn boolean_of_ibacm(
+    word: &str,
+    theirs: &[&str],
+) -> Result<(bool, Option<String>), String> {
+    let value = boolean(word)?;
+    let is_known = theirs.iter().any(|known| known.eq_ignore_ascii_case(word));
+    let is_other = value && !is_known && word.parse::<i64>().is_err();
+    let warning = || format!("ibacm takes {} for no; write 1, which is yes for both", quoted(word));
+    Ok((value, is_other.then(warning)))
+}
+
 pub(super) fn yes_no(value: bool) -> String {
     if value { "yes" } else { "no" }.to_owned()
 }
