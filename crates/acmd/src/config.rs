@@ -35,6 +35,13 @@ pub(crate) struct Config {
     pub(crate) log: Target,
     /// The lock file.
     pub(crate) lock: PathBuf,
+    /// What is to be loaded.
+    pub(crate) data: Data,
+}
+
+/// The files from which caches are filled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Data {
     /// OpenSM's dump, if it is to be loaded.
     routes: Option<PathBuf>,
     /// The hosts file, if it is to be loaded.
@@ -69,6 +76,13 @@ impl Config {
     pub(crate) fn wait(&self) -> RequestAttr {
         let machine = &self.options.machine;
         mads::wait(machine.timeout.max(Duration::from_millis(1)), machine.retries)
+    }
+}
+
+impl Data {
+    /// Whether nothing is to be loaded.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.routes.is_none() && self.hosts.is_none()
     }
 
     /// Reads the files to load, for these ports.
@@ -138,7 +152,7 @@ impl Sources {
         };
         let routes = data(options.preloads_routes, &options.route_data_file, "ibacm_route.data");
         let hosts = data(options.preloads_addresses, &options.addr_data_file, "ibacm_hosts.data");
-        (Config { options, assignments, log, lock, routes, hosts }, all)
+        (Config { options, assignments, log, lock, data: Data { routes, hosts } }, all)
     }
 
     /// As ibacm has it, --systemd implies the Unix socket.
@@ -172,7 +186,7 @@ impl Sources {
         let mut watch = |path: &Path| files.iter_mut().for_each(|files| files.add(path));
         self.files().iter().for_each(|path| watch(path));
         let (config, report) = read();
-        config.routes.iter().chain(&config.hosts).for_each(|path| watch(path));
+        config.data.routes.iter().chain(&config.data.hosts).for_each(|path| watch(path));
         (config, report, files)
     }
 
@@ -361,9 +375,9 @@ mod tests {
         assert!(report.is_clean(), "{report}");
         assert_eq!(config.log, Target::File(world.dir.path().join("run/ibacm.log")));
         assert_eq!(config.lock, world.dir.path().join("run/ibacm.pid"));
-        assert_eq!(config.hosts, Some(world.dir.path().join("nowhere/hosts.data")));
+        assert_eq!(config.data.hosts, Some(world.dir.path().join("nowhere/hosts.data")));
         assert_eq!(config.options.machine.retries, 7);
-        let (_, report) = config.load(&[]);
+        let (_, report) = config.data.load(&[]);
         assert_eq!(report.errors(), 1, "the hosts file does not exist: {report}");
     }
 

@@ -36,6 +36,7 @@ mod rest;
 mod service;
 mod system;
 mod watch;
+mod worker;
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, Permissions};
@@ -151,7 +152,7 @@ fn setup(args: &Args) -> Result<Setup, AcmdError> {
 /// Prints the resulting configuration, and which lines are invalid.
 fn check(setup: &Setup) -> Result<(), AcmdError> {
     let (config, mut problems) = setup.sources.read();
-    let (_, of_data) = config.load(&[]);
+    let (_, of_data) = config.data.load(&[]);
     problems.append(of_data);
     problems.append(setup.unmet(&config));
     print!("{}", setup.sources.describe(&config));

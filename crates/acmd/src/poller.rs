@@ -28,6 +28,8 @@ pub(crate) enum Token {
     Mads(u64),
     /// Results of name lookups.
     Names,
+    /// Files that were loaded.
+    Loaded,
 }
 
 impl rdmux_runtime::poller::Token for Token {
@@ -42,6 +44,7 @@ impl rdmux_runtime::poller::Token for Token {
             Self::Drive(id) => (6, id),
             Self::Mads(id) => (7, id),
             Self::Names => (8, 0),
+            Self::Loaded => (9, 0),
         }
     }
 
@@ -56,6 +59,7 @@ impl rdmux_runtime::poller::Token for Token {
             6 => Self::Drive(id),
             7 => Self::Mads(id),
             8 => Self::Names,
+            9 => Self::Loaded,
             _ => return None,
         })
     }
@@ -79,6 +83,7 @@ mod tests {
             Token::Drive(3),
             Token::Mads(4),
             Token::Names,
+            Token::Loaded,
         ] {
             let (kind, id) = token.to_parts();
             assert_eq!(Token::from_parts(kind, id), Some(token));

@@ -24,7 +24,7 @@ use rdmux_wire::sa::PathRecord;
 
 use crate::cache::{self, Cache};
 use crate::clients::Clients;
-use crate::config::{Config, Sources};
+use crate::config::{Config, Loaded, Sources};
 use crate::devices::{At, Devices, Seen};
 use crate::driver::Driver;
 use crate::listen::Listener;
@@ -33,6 +33,7 @@ use crate::names::Names;
 use crate::poller::{Interest, Poller, Ready, Token};
 use crate::resolver::Resolver;
 use crate::watch::{Addresses, Files, Signals};
+use crate::worker::Worker;
 use crate::{AcmdError, Setup};
 
 /// How many connections are accepted in one turn.
@@ -58,6 +59,9 @@ pub(crate) struct Service {
     planned: BTreeMap<EndpointId, refresh::Planned>,
     /// The common fields of all paths from each endpoint when files with paths and addresses were loaded.
     loaded_for: BTreeMap<EndpointId, PathRecord>,
+    /// Those files are to be loaded, whatever was loaded.
+    must_load: bool,
+    loader: Worker<(Loaded, Report)>,
     names: Names,
     config: Config,
     /// Lines of the file of addresses that have no port, as they were logged.
@@ -122,6 +126,9 @@ impl Service {
             Names::start(setup.connect.dir.clone()).map_err(AcmdError::of("start a thread"))?;
         let watched = poller.add(&names, Token::Names, Interest::Read);
         watched.map_err(AcmdError::of("watch a thread"))?;
+        let loader = Worker::new().map_err(AcmdError::of("make a pair of sockets"))?;
+        let watched = poller.add(&loader, Token::Loaded, Interest::Read);
+        watched.map_err(AcmdError::of("watch a thread"))?;
         let users = setup.connect.config.service.users.clone();
         let options = &config.options;
         let access = reload::access(options, &users);
@@ -135,6 +142,8 @@ impl Service {
             seen: BTreeMap::new(),
             planned: BTreeMap::new(),
             loaded_for: BTreeMap::new(),
+            must_load: false,
+            loader,
             names,
             config,
             unmet: Report::default(),
@@ -162,6 +171,10 @@ impl Service {
         this.driver.wait = this.config.wait();
         this.watch_files(files);
         this.refresh();
+        // Clients find at once what files say.
+        if let Some(loaded) = this.loader.wait() {
+            this.take_loaded(&loaded);
+        }
         this.listen(setup.is_of_systemd)?;
         Ok(this)
     }
@@ -260,6 +273,11 @@ impl Service {
             }
             Token::Mads(id) => self.handle_mads(PortId(u16::try_from(id).unwrap_or(0))),
             Token::Names => self.handle_names(),
+            Token::Loaded => {
+                if let Some(loaded) = self.loader.take() {
+                    self.take_loaded(&loaded);
+                }
+            }
         }
     }
 

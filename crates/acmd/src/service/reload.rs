@@ -52,7 +52,7 @@ impl Service {
         if has_other_sockets && let Err(e) = self.listen(false) {
             tracing::error!("{e}");
         }
-        self.loaded_for.clear();
+        self.must_load = true;
         self.unmet = Report::default();
         self.refresh();
         self.settle(std::time::Instant::now());
@@ -117,21 +117,33 @@ impl Service {
     pub(super) fn load(&mut self) {
         let ends: BTreeMap<EndpointId, PathRecord> =
             self.planned.keys().filter_map(|id| Some((*id, self.near_end(*id)?))).collect();
-        if ends == self.loaded_for {
+        if !std::mem::take(&mut self.must_load) && ends == self.loaded_for {
             return;
         }
+        let data = self.config.data.clone();
         for id in self.planned.keys() {
-            self.resolver.change().unload(time(), *id, &mut self.driver);
+            if data.is_empty() || ends.get(id) != self.loaded_for.get(id) {
+                self.resolver.change().unload(time(), *id, &mut self.driver);
+            }
         }
         let local: Vec<DumpedPort> = ends.values().filter_map(dumped).collect();
-        let (loaded, problems) = self.config.load(&local);
+        self.loaded_for = ends;
+        if data.is_empty() {
+            self.loader.cancel();
+        } else {
+            self.loader.ask(move || data.load(&local));
+        }
+    }
+
+    /// Files were loaded, for the endpoints as these are.
+    pub(super) fn take_loaded(&mut self, (loaded, problems): &(Loaded, Report)) {
         for problem in problems.problems() {
             tracing::warn!("{problem}");
         }
-        for (id, end) in &ends {
-            self.load_endpoint(*id, end, &loaded);
+        for (id, end) in self.loaded_for.clone() {
+            self.resolver.change().unload(time(), id, &mut self.driver);
+            self.load_endpoint(id, &end, loaded);
         }
-        self.loaded_for = ends;
     }
 
     /// Returns the common fields of all paths from an endpoint: its port's end, at its own MTU, and its partition. The transit time is the
