@@ -117,14 +117,19 @@ impl Sources {
         self.read_over(None)
     }
 
-    /// The same anew: what a file said before stays in force if the file is there and cannot be read now.
+    /// The same anew: what a file said before stays in force if the file is there and cannot be read now, and so does an option whose value is
+    /// wrong now.
     fn read_over(&self, old: Option<&Config>) -> (Config, Report) {
         let mut all = Report::default();
         let path = self.options_path();
-        let parse = |name: &str, file: &[u8]| options::parse(name, file);
+        let before = old.map(|old| &old.options);
+        let parse = |name: &str, file: &[u8]| match before {
+            Some(before) => options::parse_anew(name, file, before),
+            None => options::parse(name, file),
+        };
         let (read, report) = read_whole(&path, self.options.is_some(), parse);
         all.append(report);
-        let stays = || old.map(|old| old.options.clone());
+        let stays = || before.cloned();
         let mut options = read.or_before(&path, stays, &mut all).unwrap_or_default();
         if self.is_of_systemd && options.server_mode != ServerMode::Unix {
             options.server_mode = ServerMode::Unix;
@@ -440,6 +445,9 @@ mod tests {
             assert_eq!(report.to_string().matches("stays in force").count(), errors, "{report}");
         };
         keeps(0);
+        fs::write(&options, "retries x\nsocket_access all\n").unwrap();
+        let (config, ..) = world.sources.read_watched(Some(&old));
+        assert_eq!(config.options, old.options, "a value that is wrong");
         for path in [&options, &addresses] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o646)).unwrap();
         }

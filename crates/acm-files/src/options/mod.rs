@@ -117,21 +117,61 @@ pub enum SocketAccess {
 /// Parses an options file. `name` is its name in problems. Options that the file does not set, or sets to invalid values,
 /// keep their defaults.
 pub fn parse(name: &str, input: impl BufRead) -> (Options, Report) {
+    let (options, _, report) = parse_onto(Options::default(), name, input);
+    (options, report)
+}
+
+/// The same anew: an option that the file sets, but only to what is wrong, is as it was before.
+pub fn parse_anew(name: &str, text: &[u8], before: &Options) -> (Options, Report) {
+    let (mut base, mut stays) = (Options::default(), Reporter::new(name));
+    let (_, lines, _) = parse_onto(Options::default(), name, text);
+    let rows = OPTIONS.iter().zip(&lines).filter(|(_, lines)| lines.set == 0 && lines.wrong != 0);
+    for (row, lines) in rows {
+        if restore(row, before, &mut base) {
+            stays.warning(lines.wrong, format!("{} stays as it was", row.name));
+        }
+    }
+    let (options, _, mut report) = parse_onto(base, name, text);
+    report.append(stays.finish());
+    (options, report)
+}
+
+fn parse_onto(
+    mut options: Options,
+    name: &str,
+    input: impl BufRead,
+) -> (Options, Vec<Lines>, Report) {
     let mut problems = Reporter::new(name);
-    let mut options = Options::default();
-    let mut seen = vec![0; OPTIONS.len()];
+    let mut lines = vec![Lines::default(); OPTIONS.len()];
     each_line(input, &mut problems, |line, problems| {
-        if let Err(what) = set(line, &mut options, &mut seen, problems) {
+        if let Err(what) = set(line, &mut options, &mut lines, problems) {
             problems.error(line.number, what);
         }
     });
-    (options, problems.finish())
+    (options, lines, problems.finish())
+}
+
+/// The last lines that set an option, and that set it to what is wrong; 0 is none.
+#[derive(Clone, Copy, Default)]
+struct Lines {
+    set: u32,
+    wrong: u32,
+}
+
+/// Sets an option to what it was before. Whether it was something.
+fn restore(row: &Row, before: &Options, options: &mut Options) -> bool {
+    let values = (row.get)(before);
+    let set = |value: &String| {
+        let words: Vec<&str> = value.split_ascii_whitespace().collect();
+        (row.set)(options, &words).is_ok()
+    };
+    !values.is_empty() && values.iter().all(set)
 }
 
 fn set(
     line: Line<'_>,
     options: &mut Options,
-    seen: &mut [u32],
+    lines: &mut [Lines],
     problems: &mut Reporter<'_>,
 ) -> Result<(), String> {
     let mut words = line.words();
@@ -144,6 +184,7 @@ fn set(
     let row = &OPTIONS[at];
     let values: Vec<&str> = words.collect();
     if values.is_empty() {
+        lines[at].wrong = line.number;
         return Err(format!("{} has no value", row.name));
     }
     if values.len() > row.words {
@@ -151,15 +192,19 @@ fn set(
         problems.warning(line.number, what);
     }
     let values = &values[..values.len().min(row.words)];
-    let warning = (row.set)(options, values).map_err(|what| format!("{}: {what}", row.name))?;
+    let warning = (row.set)(options, values).map_err(|what| {
+        lines[at].wrong = line.number;
+        format!("{}: {what}", row.name)
+    })?;
     if let Some(what) = warning {
         problems.warning(line.number, format!("{}: {what}", row.name));
     }
-    if seen[at] != 0 && !row.repeats {
-        let what = format!("{} is in line {}, too; the last one counts", row.name, seen[at]);
+    let before = lines[at].set;
+    if before != 0 && !row.repeats {
+        let what = format!("{} is in line {before}, too; the last one counts", row.name);
         problems.warning(line.number, what);
     }
-    seen[at] = line.number;
+    lines[at].set = line.number;
     Ok(())
 }
 

@@ -320,3 +320,20 @@ fn word_that_is_yes_here_and_no_for_ibacm_is_a_warning() {
         assert_eq!(warnings(line), count, "{line}");
     }
 }
+
+#[test]
+fn option_that_is_wrong_in_a_file_that_is_read_anew_is_as_it_was() {
+    let before = clean("retries 7\nroute_prot acm\ngroup 10 2048\ngroup 20 4096\ntimeout 50\n");
+    let text = "retries x\nroute_prot\ngroup y\ngroup 10\nsend_depth 3\nsend_depth none\n";
+    let (options, report) = parse_anew("opts", text.as_bytes(), &before);
+    assert_eq!((options.machine.retries, options.machine.route_protocol), (7, RouteProtocol::Acm));
+    assert_eq!(options.machine.groups, before.machine.groups);
+    // One that a line sets rightly, and one that the file does not set.
+    assert_eq!((options.machine.send_depth, options.machine.timeout), (3, Duration::from_secs(2)));
+    let report = report.to_string();
+    assert!(report.contains("opts:1: warning: retries stays as it was"), "{report}");
+    assert_eq!(report.matches("stays as it was").count(), 3, "{report}");
+    assert_eq!(parse("opts", text.as_bytes()).0.machine.retries, 2);
+    let (options, _) = parse_anew("opts", b"addr_timeout_s 90\naddr_timeout x\n", &before);
+    assert_eq!(options.machine.address_timeout, Duration::from_secs(90), "another line sets it");
+}
