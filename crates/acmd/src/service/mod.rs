@@ -57,7 +57,7 @@ pub(crate) struct Service {
     seen: BTreeMap<At, Seen>,
     /// The endpoints as last reported to the machine.
     planned: BTreeMap<EndpointId, refresh::Planned>,
-    /// The common fields of all paths from each endpoint when files with paths and addresses were loaded.
+    /// The common fields of all paths from each endpoint when loading of files with paths and addresses was begun.
     loaded_for: BTreeMap<EndpointId, PathRecord>,
     /// Those files are to be loaded, whatever was loaded.
     must_load: bool,

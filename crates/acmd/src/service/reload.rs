@@ -20,7 +20,8 @@ use crate::poller::{Interest, Token};
 use crate::watch::Files;
 
 impl Service {
-    /// Reads the configuration files again. Settings that were removed from them are undone; unchanged ones stay.
+    /// Reads the configuration files again. Settings that were removed from them are undone; unchanged ones stay, and so do
+    /// those of a file that cannot be read now.
     pub(super) fn read_files(&mut self) {
         // Drops the previous watcher first: a user may have few of them (max_user_instances, inotify(7)).
         self.watch_files(None);
@@ -113,7 +114,8 @@ impl Service {
         watched.map_err(AcmdError::of("watch a socket"))
     }
 
-    /// Loads routes and addresses from the files that the options name, unless they are already loaded for the present endpoints.
+    /// Makes a thread load routes and addresses from the files that the options name, unless they are already loaded for the present
+    /// endpoints. Entries of an unchanged endpoint stay until then.
     pub(super) fn load(&mut self) {
         let ends: BTreeMap<EndpointId, PathRecord> =
             self.planned.keys().filter_map(|id| Some((*id, self.near_end(*id)?))).collect();
