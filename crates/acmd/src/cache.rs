@@ -99,8 +99,9 @@ impl Cache {
         }
     }
 
-    /// Sets the addresses of an endpoint, and the GIDs by which programs name it as a source. Returns true if everything was withdrawn, which happens when they changed: paths may
-    /// have been published for a source that belongs to another endpoint now, or without a source because there was only one.
+    /// Sets the addresses of an endpoint, and the GIDs by which programs name it as a source. Returns true if everything was
+    /// withdrawn, which happens when they changed: paths may have been published for a source that belongs to another endpoint now, or
+    /// without a source because there was only one.
     #[must_use]
     pub(crate) fn set_endpoint(&mut self, id: EndpointId, addresses: &[Address]) -> bool {
         let is_other = self.sources.get(&id).is_none_or(|sources| sources != addresses);
@@ -175,7 +176,8 @@ impl Cache {
 }
 
 /// Returns the sources in the keys of each endpoint. These are some of its addresses, those that are not names first, and some of
-/// its GIDs, except those that the service would resolve to another endpoint. For each kind of IP address they include the only one that the service could choose.
+/// its GIDs, except those that the service would resolve to another endpoint. For each kind of IP address they include the only one
+/// that the service could choose.
 fn keys(all: &Sources, down: &BTreeSet<EndpointId>) -> BTreeMap<EndpointId, Keys> {
     let rank = |id: &EndpointId| (down.contains(id), *id);
     let mut chosen = BTreeMap::new();
