@@ -106,6 +106,19 @@ impl EndpointState {
         }
     }
 
+    /// The ends of the path to a holder, of which nothing else is known.
+    pub(super) fn ends(&self, port: &Port, to: &Holder) -> PathRecord {
+        PathRecord {
+            dgid: to.gid,
+            dlid: to.lid,
+            sgid: port.gid(),
+            slid: port.lid,
+            pkey: self.endpoint.pkey,
+            reversible: true,
+            ..PathRecord::default()
+        }
+    }
+
     /// Returns the path through the best group that the holder and this endpoint share.
     pub(super) fn group_path(&self, port: &Port, to: &Holder) -> Option<PathRecord> {
         let record = self.groups.record(to.group?)?;

@@ -1,14 +1,15 @@
 //! The cache: lookups, changes, and publishing to the driver's own cache.
 
 use rdmux_transport::Time;
+use rdmux_wire::Qpn;
 use rdmux_wire::acm::Address;
 use rdmux_wire::sa::PathRecord;
-use rdmux_wire::{Gid, Lid, Qpn};
 
+use super::endpoint::PortState;
 use super::search::Purpose;
 use super::{Known, Machine, Timer};
 use crate::cache::{By, FOREVER, Hashed, Holder, Ticks, Way};
-use crate::{EndpointId, Forget, Io, Port, RouteProtocol};
+use crate::{EndpointId, Forget, Io, RouteProtocol};
 
 /// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -397,27 +398,37 @@ impl Machine {
     pub(super) fn contradicted(
         &mut self,
         now: Time,
+        endpoint: EndpointId,
         question: &PathRecord,
         answer: Option<&PathRecord>,
         io: &mut impl Io,
     ) {
-        let is_wrong = |port: &Port, gid: Gid, lid: Lid| match answer {
-            Some(answer) if answer.dgid == gid => !port.is_one_port(answer.dlid, lid),
-            Some(answer) => port.is_one_port(answer.dlid, lid) && !answer.dgid.is_zero(),
-            None if question.dgid.is_zero() => question.dlid == lid,
-            None => question.dgid == gid && (question.dlid == Lid::NONE || question.dlid == lid),
+        let Some(asked) = self.endpoints.get(&endpoint).map(|state| state.endpoint.port) else {
+            return;
         };
-        self.ticks(now);
+        let refused = super::route::paths_of(question);
+        let (ticks, protocol) = (self.ticks(now), self.options.route_protocol);
         for id in self.endpoint_ids() {
             let Some(state) = self.endpoints.get(&id) else { continue };
             for at in (0..state.cache.len()).rev() {
                 let Some(state) = self.endpoints.get_mut(&id) else { break };
-                let Some(port) = self.ports.get(&state.endpoint.port) else { break };
+                let Some(PortState { port, .. }) = self.ports.get(&state.endpoint.port) else {
+                    break;
+                };
+                let is_told = state.cache.is_negative(at) || state.cache.is_loaded(at);
+                if is_told || state.endpoint.port != asked {
+                    continue;
+                }
                 let holder = state.cache.holder(at);
-                if is_wrong(&port.port, holder.gid, holder.lid)
-                    && !state.cache.is_negative(at)
-                    && !state.cache.is_loaded(at)
-                {
+                let is_wrong = match answer {
+                    Some(to) if to.dgid == holder.gid => !port.is_one_port(to.dlid, holder.lid),
+                    Some(to) => port.is_one_port(to.dlid, holder.lid) && !to.dgid.is_zero(),
+                    None => {
+                        let path = state.path(port, protocol, at, ticks);
+                        refused.matches(&path.unwrap_or_else(|| state.ends(port, &holder)))
+                    }
+                };
+                if is_wrong {
                     state.counters.invalidated += 1;
                     self.drop_entry(id, at, io);
                 }

@@ -2,7 +2,7 @@
 
 use rdmux_transport::Time;
 use rdmux_wire::acm::Address;
-use rdmux_wire::sa::{PathRecord, PathRecordMask};
+use rdmux_wire::sa::{PathRecord, PathRecordMask, Pattern};
 use rdmux_wire::{Gid, Lid, Qpn};
 
 use super::search::{Purpose, Stage, What};
@@ -137,7 +137,7 @@ impl Machine {
             (What::Query(_), _) => {
                 let refused = matches!(answer, Err(SaFailure::Status(NO_RECORDS)));
                 if answer.is_ok() || refused {
-                    self.contradicted(now, &asked, answer.ok(), io);
+                    self.contradicted(now, endpoint, &asked, answer.ok(), io);
                 }
                 self.finish(now, at, answer.copied().map_err(failure), io);
             }
@@ -305,6 +305,11 @@ fn failure(error: SaFailure) -> Failure {
             [class, _] => Failure::Sa(class),
         },
     }
+}
+
+/// The paths that a question asks for. How many it asks for at most makes no difference.
+pub(super) fn paths_of(question: &PathRecord) -> Pattern {
+    Pattern::new((mask_of(question) - PathRecordMask::NUMB_PATH).bits(), question)
 }
 
 /// Returns the component mask of a query: the components that are not zero.

@@ -8,7 +8,9 @@ use core::time::Duration;
 
 use rdmux_transport::Time;
 use rdmux_wire::acm::{Address, Datagram};
-use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask, PathRecord, PathRecordMask, Rate};
+use rdmux_wire::sa::{
+    McMemberRecord, McMemberRecordMask, PathRecord, PathRecordMask, Rate, Selector,
+};
 use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qpn};
 
 use crate::{
@@ -242,7 +244,9 @@ impl Net {
             dgid: port.gid(),
             dlid: port.lid,
             sl: 3,
+            mtu_selector: Selector::EXACTLY,
             mtu: Mtu::M4096.code(),
+            rate_selector: Selector::EXACTLY,
             rate: Rate::GBPS_100,
             ..*record
         })

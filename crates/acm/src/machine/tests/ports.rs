@@ -2,13 +2,13 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use rdmux_wire::acm::{Address, Datagram};
-use rdmux_wire::sa::Rate;
+use rdmux_wire::sa::{PathRecord, Rate};
 use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey};
 
 use super::net::*;
 use crate::{
-    Dest, Endpoint, EndpointId, Failure, Forget, Options, Peer, Port, PortKind, Request, RequestId,
-    System,
+    Dest, Endpoint, EndpointId, Failure, Forget, Options, Peer, Port, PortId, PortKind, Request,
+    RequestId, System,
 };
 
 fn change(net: &mut Net, n: usize, port: Port) {
@@ -40,6 +40,39 @@ fn new_address_is_told_and_an_old_one_is_not_answered_for() {
     assert!(net.resolve(0, Address::Ip6([9; 16].into())).unwrap().is_ok());
     assert_eq!(net.sent(), sent);
     assert_eq!(net.resolve(0, ip(1)), None);
+}
+
+#[test]
+fn answer_about_one_port_leaves_equal_lids_behind_another() {
+    const OTHER: EndpointId = EndpointId(2);
+    const OTHER_PORT: PortId = PortId(2);
+    let mut net = Net::new(2, &acm());
+    // The second port is on another subnet, where host 8 has host 1's LID.
+    let request = rdmux_wire::acm::Request {
+        tid: 1,
+        source: name(8),
+        dest: name(9),
+        groups: net.hosts[0].machine.groups(EP).iter().map(|group| group.mgid).collect(),
+    };
+    let bytes = Datagram::Request(request).to_bytes();
+    net.with(0, |machine, now, io| {
+        machine.set_port(now, OTHER_PORT, Port { gids: [gid(50)].into(), ..port(0) }, io);
+        let addresses = [name(7)].into();
+        let other = Endpoint { port: OTHER_PORT, addresses, ..endpoint(0) };
+        machine.set_endpoint(now, OTHER, other, io);
+        let joined = io.joins.pop_front().unwrap();
+        machine.handle_join(now, OTHER, joined.mgid, Ok(&joined), io);
+    });
+    net.run();
+    let from = Peer { lid: lid(1), ..peer(8) };
+    net.with(0, |machine, now, io| machine.handle_datagram(now, OTHER, &from, &bytes, io));
+    let knows = |net: &Net| net.hosts[0].machine.known(OTHER).any(|row| row.address == name(8));
+    assert!(knows(&net));
+    let record = PathRecord { dgid: gid(1), sgid: gid(0), dlid: lid(1), ..PathRecord::default() };
+    let id = net.ask(0, Dest::Query(record));
+    net.run();
+    assert!(net.answer(0, id).unwrap().is_ok());
+    assert!(knows(&net));
 }
 
 #[test]

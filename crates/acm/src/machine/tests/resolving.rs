@@ -2,13 +2,13 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use rdmux_wire::acm::{Address, Datagram, Group};
-use rdmux_wire::sa::{PathRecord, Rate};
+use rdmux_wire::sa::{PathRecord, Rate, Selector};
 use rdmux_wire::{Gid, Lid, Mtu, Pkey, Qpn};
 
 use super::net::*;
 use crate::{
     Dest, Endpoint, EndpointId, Failure, Forget, Known, Options, Port, PortId, PortKind, Request,
-    Resolved, System, To,
+    Resolved, RouteProtocol, System, To,
 };
 
 fn with_source(dest: Dest, source: Address) -> Request {
@@ -212,6 +212,35 @@ fn query_asks_each_time_and_forgets_what_it_contradicts() {
     assert_eq!(net.answer(0, id), Some(Err(Failure::Sa(3))));
     let known: Vec<_> = net.hosts[0].machine.known(EP).map(|row| row.address).collect();
     assert_eq!(known, [name(2)]);
+}
+
+#[test]
+fn refused_query_forgets_only_paths_that_it_asks_for() {
+    let ends = PathRecord { dgid: gid(1), sgid: gid(0), ..PathRecord::default() };
+    let others = [
+        PathRecord { sl: 15, ..ends },
+        PathRecord { slid: lid(7), ..ends },
+        PathRecord { dlid: lid(7), ..ends },
+        PathRecord { mtu_selector: Selector::GREATER_THAN, mtu: Mtu::M4096.code(), ..ends },
+    ];
+    let sa = Options { route_protocol: RouteProtocol::Sa, ..acm() };
+    // With a path from a group, with one from subnet administration, and without a path, as when host 1's request is heard.
+    for (options, by, to) in [(acm(), 0, 1), (sa.clone(), 0, 1), (sa, 1, 0)] {
+        let mut net = Net::new(3, &options);
+        net.resolve(by, name(to)).unwrap().unwrap();
+        net.hosts[1].is_cut_off = true;
+        for record in others {
+            let id = net.ask(0, Dest::Query(record));
+            net.run();
+            assert_eq!(net.answer(0, id), Some(Err(Failure::Sa(3))), "{record:?}");
+            let known = net.hosts[0].machine.known(EP);
+            assert!(known.map(|row| row.address).any(|known| known == name(1)), "{record:?}");
+        }
+        net.ask(0, Dest::Query(ends));
+        net.run();
+        let known = net.hosts[0].machine.known(EP);
+        assert!(known.map(|row| row.address).all(|known| known != name(1)));
+    }
 }
 
 #[test]
