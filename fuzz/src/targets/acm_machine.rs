@@ -238,7 +238,9 @@ fn run(data: &[u8]) -> usize {
                 let is_asked_by = machine.client_of(id);
                 let is_wanted = c & 8 == 0 || machine.is_wanted(now, id);
                 assert!(is_wanted || is_asked_by.is_none(), "a client waits");
-                if is_wanted {
+                if is_wanted && c & 16 != 0 {
+                    machine.refuse_system(now, id, &mut io);
+                } else if is_wanted {
                     machine.handle_system(now, id, (c & 7 != 0).then_some(&known), &mut io);
                 }
             }

@@ -356,6 +356,17 @@ impl Machine {
         self.finish(now, at, Ok(path), io);
     }
 
+    /// The driver has no room for a question of [`Io::ask_system`]: all who wait for the answer are told that too many ask. Nothing is
+    /// known of the address, and the next one who asks has it asked anew.
+    pub fn refuse_system(&mut self, now: Time, question: QuestionId, io: &mut impl Io) {
+        self.ticks(now);
+        let at = self.search_of(question.0);
+        let stage = at.and_then(|at| self.searches.get(at as usize)).map(|search| search.stage);
+        if let Some(at) = at.filter(|_| stage == Some(Stage::System)) {
+            self.finish(now, at, Err(Failure::TooMany), io);
+        }
+    }
+
     fn system_path(&self, port: &Port, endpoint: EndpointId, answer: &super::System) -> PathRecord {
         let own = self.endpoints.get(&endpoint).into_iter().flat_map(|s| &s.endpoint.addresses);
         let mut sources = own.filter_map(|address| match address {

@@ -30,7 +30,12 @@ pub(crate) struct Question {
 impl Question {
     fn found(&self, addresses: Vec<IpAddr>) -> Found {
         let Self { endpoint, question, .. } = *self;
-        Found { endpoint, question, addresses }
+        Found { endpoint, question, addresses: Some(addresses) }
+    }
+
+    /// There is no room for it.
+    fn refused(&self) -> Found {
+        Found { addresses: None, ..self.found(Vec::new()) }
     }
 }
 
@@ -41,8 +46,8 @@ pub(crate) struct Found {
     pub(crate) endpoint: EndpointId,
     /// The machine's query.
     pub(crate) question: QuestionId,
-    /// The addresses.
-    pub(crate) addresses: Vec<IpAddr>,
+    /// The addresses; `None` if the name was not looked up, as there was no room for it.
+    pub(crate) addresses: Option<Vec<IpAddr>>,
 }
 
 /// A message from a lookup thread.
@@ -139,7 +144,7 @@ impl Names {
                 Word::Host(found) => all.push(found),
                 Word::NoHost(question) => {
                     let refused = self.line.push(question, &mut is_wanted);
-                    all.extend(refused.map(|refused| refused.found(Vec::new())));
+                    all.extend(refused.map(|refused| refused.refused()));
                 }
                 Word::System(client, found) => {
                     self.line.done(client);
@@ -155,7 +160,7 @@ impl Names {
 
     /// Starts a lookup in the operating system. Returns an empty result at once if no thread can be started.
     fn look_up(&mut self, question: Question) -> Option<Found> {
-        let (client, nothing) = (question.client, question.found(Vec::new()));
+        let (client, refused) = (question.client, question.refused());
         let (teller, others) = (self.teller.clone(), self.others.clone());
         let look = move || {
             let found = question.found(others(&question.name));
@@ -166,7 +171,7 @@ impl Names {
             Err(e) => {
                 tracing::warn!("a name cannot be looked up: {e}");
                 self.line.done(client);
-                Some(nothing)
+                Some(refused)
             }
         }
     }
@@ -244,7 +249,7 @@ mod tests {
 
         /// Looks up a name for a client and passes it on if it is no host's. Returns the results that arrived
         /// meanwhile.
-        fn ask(&mut self, client: u32, number: u64, name: &str) -> Vec<(u64, Vec<IpAddr>)> {
+        fn ask(&mut self, client: u32, number: u64, name: &str) -> Vec<(u64, Option<Vec<IpAddr>>)> {
             assert!(self.names.ask(question(client, number, name)));
             // Virtual hosts are searched one query after the other.
             assert!(self.names.ask(question(client, MARK, "host")));
@@ -259,7 +264,7 @@ mod tests {
             }
         }
 
-        fn take(&mut self) -> Vec<(u64, Vec<IpAddr>)> {
+        fn take(&mut self) -> Vec<(u64, Option<Vec<IpAddr>>)> {
             let found = self.names.take(|question| !self.unwanted.contains(&question.0));
             found.into_iter().map(|found| (found.question.0, found.addresses)).collect()
         }
@@ -269,7 +274,7 @@ mod tests {
             let mut all = BTreeSet::new();
             while all.len() < count {
                 for (number, addresses) in self.take() {
-                    assert_eq!(addresses, [IP]);
+                    assert_eq!(addresses, Some(vec![IP]));
                     assert!(all.insert(number));
                 }
                 thread::yield_now();
@@ -297,19 +302,19 @@ mod tests {
             thread::yield_now();
         };
         assert_eq!((found.endpoint, found.question), (EndpointId(1), QuestionId(2)));
-        assert_eq!(found.addresses, [IP]);
+        assert_eq!(found.addresses, Some(vec![IP]));
     }
 
     /// With a name server that does not answer.
     #[test]
-    fn names_that_take_long_hold_up_no_host_and_some_are_not_found() {
+    fn names_that_take_long_hold_up_no_host_and_some_are_refused() {
         let mut world = World::new();
         let most = u64::try_from(WAITING + CLIENT_LOOKUPS).unwrap();
         for number in 0..most {
             assert_eq!(world.ask(1, number, "slow"), []);
         }
-        assert_eq!(world.ask(1, most, "slow"), [(most, vec![])]);
-        assert_eq!(world.ask(1, 1000, "host"), [(1000, vec![IP])]);
+        assert_eq!(world.ask(1, most, "slow"), [(most, None)]);
+        assert_eq!(world.ask(1, 1000, "host"), [(1000, Some(vec![IP]))]);
         world.server.answer("slow");
         assert_eq!(world.found(WAITING + CLIENT_LOOKUPS), (0..most).collect());
     }

@@ -154,9 +154,10 @@ impl Service {
             && let Some(name) = name.as_str()
         {
             let client = self.resolver.get().client_of(question);
-            if self.names.ask(Question { endpoint, question, client, name: name.to_owned() }) {
-                return;
+            if !self.names.ask(Question { endpoint, question, client, name: name.to_owned() }) {
+                self.resolver.change().refuse_system(time(), question, &mut self.driver);
             }
+            return;
         }
         let addresses: Vec<_> = ip_of(address).into_iter().collect();
         self.tell_system(endpoint, question, &addresses);
@@ -179,7 +180,10 @@ impl Service {
         let (now, resolver) = (time(), &mut self.resolver);
         let found = self.names.take(|question| resolver.change().is_wanted(now, question));
         for found in found {
-            self.tell_system(found.endpoint, found.question, &found.addresses);
+            match found.addresses {
+                Some(addresses) => self.tell_system(found.endpoint, found.question, &addresses),
+                None => self.resolver.change().refuse_system(now, found.question, &mut self.driver),
+            }
         }
     }
 }

@@ -404,6 +404,21 @@ fn question_to_the_operating_system_is_wanted_while_a_client_waits_for_the_answe
 }
 
 #[test]
+fn question_that_the_driver_has_no_room_for_is_refused_and_asked_again() {
+    let mut net = ip_port(PortKind::Roce, Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 1)));
+    for _ in 0..2 {
+        let waiting = [(); 2].map(|()| net.ask(0, Dest::Address(name(1))));
+        let (question, _) = net.hosts[0].io.system.pop_front().unwrap();
+        for _ in 0..2 {
+            net.with(0, |machine, now, io| machine.refuse_system(now, question, io));
+        }
+        let answers = waiting.map(|id| net.answer(0, id));
+        assert_eq!(answers, [Some(Err(Failure::TooMany)); 2]);
+        assert_eq!(net.hosts[0].machine.open(), (0, 0));
+    }
+}
+
+#[test]
 fn ip_ports_ask_the_operating_system() {
     for kind in [PortKind::Roce, PortKind::Iwarp] {
         let own: Gid = Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 1));
