@@ -70,6 +70,11 @@ pub trait Io {
     /// it is not [wanted](crate::Machine::is_wanted) any more.
     fn ask_system(&mut self, endpoint: EndpointId, question: QuestionId, address: &Address);
 
+    /// A client waits for the answer to a question of [`ask_system`](Self::ask_system) from now on: the first one, or one more.
+    fn waits(&mut self, question: QuestionId, client: ClientId) {
+        let _ = (question, client);
+    }
+
     /// Answers a client's request, once.
     fn answer(&mut self, client: ClientId, request: RequestId, answer: Result<Resolved, Failure>);
 

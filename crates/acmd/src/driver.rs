@@ -66,6 +66,8 @@ pub(crate) enum Later {
     Sa(mads::Answer),
     /// Ask the operating system.
     System(EndpointId, QuestionId, Address),
+    /// A client waits for what it says.
+    Waits(QuestionId, ClientId),
 }
 
 /// The service's implementation of the machine's I/O.
@@ -303,6 +305,10 @@ impl Io for Driver {
 
     fn ask_system(&mut self, endpoint: EndpointId, question: QuestionId, address: &Address) {
         self.later.push_back(Later::System(endpoint, question, *address));
+    }
+
+    fn waits(&mut self, question: QuestionId, client: ClientId) {
+        self.later.push_back(Later::Waits(question, client));
     }
 
     fn answer(&mut self, client: ClientId, request: RequestId, answer: Result<Resolved, Failure>) {

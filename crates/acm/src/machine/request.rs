@@ -14,7 +14,9 @@ use super::known::Lookup;
 use super::search::{NONE, Open, Purpose, Stage, What};
 use super::{Machine, Timer, place};
 use crate::cache::Hashed;
-use crate::{ClientId, Dest, EndpointId, Failure, Io, PortKind, Request, RequestId, Resolved};
+use crate::{
+    ClientId, Dest, EndpointId, Failure, Io, PortKind, QuestionId, Request, RequestId, Resolved,
+};
 
 impl Machine {
     /// Handles a client's request. [`Io::answer`] follows, once, at the latest when its time is over, unless the request
@@ -110,6 +112,12 @@ impl Machine {
             self.keep(now, search);
         } else {
             self.wait(client, id, search, chosen, deadline);
+            if let Some(search) = self.searches.get(search as usize)
+                && hashed.is_some()
+                && search.stage == Stage::System
+            {
+                io.waits(QuestionId(search.tid), client);
+            }
         }
         if hashed.is_none() {
             self.ask_route(now, search, io);

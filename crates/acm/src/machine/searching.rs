@@ -312,10 +312,13 @@ impl Machine {
         }
     }
 
-    /// Returns a client that waits for the answer to a query of [`Io::ask_system`]; none if no client waits for it.
-    pub fn client_of(&self, question: QuestionId) -> Option<ClientId> {
-        let search = self.searches.get(self.search_of(question.0)? as usize)?;
-        self.requests.get(search.first as usize).map(|open| open.client)
+    /// The clients that wait for the answer to a question of [`Io::ask_system`], each as often as it waits; none if the answer is wanted
+    /// for another reason, or by nobody.
+    pub fn clients_of(&self, question: QuestionId) -> impl Iterator<Item = ClientId> {
+        let search = self.search_of(question.0).and_then(|at| self.searches.get(at as usize));
+        let open = |at: u32| self.requests.get(at as usize);
+        let first = search.and_then(|search| open(search.first));
+        core::iter::successors(first, move |request| open(request.next)).map(|open| open.client)
     }
 
     /// Returns whether the answer to a query of [`Io::ask_system`] is still wanted. If not, the query is over and the driver need not ask.

@@ -140,6 +140,11 @@ impl Clients {
         self.all.get_mut(id)?.end(request)
     }
 
+    /// Who a client is, if it is there.
+    pub(crate) fn peer(&self, id: ClientId) -> Option<Peer> {
+        self.all.get(id).map(Client::peer)
+    }
+
     /// Returns whether a client is the service's owner, or root.
     pub(crate) fn is_owner(&self, id: ClientId) -> bool {
         self.all.get(id).is_some_and(|client| owns(client.peer()))

@@ -1,34 +1,46 @@
 //! The queue of lookups. A name server may answer slowly or not at all, so queries wait: each client has its own queue and only a few
 //! lookups at a time, so that its names do not delay other clients.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use rdmux_acm::{ClientId, QuestionId};
 
-use super::Question;
+use super::{Asker, Question};
+use crate::listen::Peer;
 
 /// The maximum number of waiting queries of all clients together.
 pub(super) const WAITING: usize = 256;
 /// The maximum number of concurrent lookups.
-const LOOKUPS: usize = 8;
+const LOOKUPS: usize = 32;
+/// Those for one user.
+const USER_LOOKUPS: usize = 8;
 /// The maximum number of concurrent lookups for one client.
 pub(super) const CLIENT_LOOKUPS: usize = 2;
 
 /// The waiting queries, and the number of lookups in progress.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    /// The queues of the clients; queries for which no client waits have their own queue.
-    clients: BTreeMap<Option<ClientId>, Client>,
-    waiting: usize,
-    lookups: usize,
+    /// Those that wait. Each has a place in the line of each client that waits for the answer, and is looked up when the first of them
+    /// has its turn.
+    questions: HashMap<QuestionId, Question>,
+    /// By users; those for which no client waits have a line of their own.
+    users: BTreeMap<Option<Peer>, User>,
     /// A counter of turns.
+    turn: u64,
+}
+
+/// A user that has some.
+#[derive(Debug, Default)]
+struct User {
+    clients: BTreeMap<Option<ClientId>, Client>,
+    /// When it had its last turn, or came.
     turn: u64,
 }
 
 /// The queue of a client.
 #[derive(Debug, Default)]
 struct Client {
-    waiting: VecDeque<Question>,
+    waiting: VecDeque<QuestionId>,
     lookups: usize,
     /// When it had its last turn, or was added.
     turn: u64,
@@ -39,37 +51,97 @@ impl Line {
     pub(super) fn push(
         &mut self,
         question: Question,
+        mut askers: BTreeSet<Asker>,
         is_wanted: impl FnMut(QuestionId) -> bool,
-    ) -> Option<Question> {
-        let mut refused = None;
-        if self.waiting >= WAITING {
+    ) -> Vec<Question> {
+        let id = question.question;
+        if askers.is_empty() {
+            askers.insert(Asker::default());
+        }
+        self.questions.insert(id, question);
+        self.enter(id, askers, is_wanted)
+    }
+
+    /// Gives a question a place in the line of one more client, if it waits, in the same way.
+    pub(super) fn join(
+        &mut self,
+        id: QuestionId,
+        asker: Asker,
+        is_wanted: impl FnMut(QuestionId) -> bool,
+    ) -> Vec<Question> {
+        if self.questions.contains_key(&id) && !self.has_place(id, asker) {
+            self.enter(id, [asker].into(), is_wanted)
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn has_place(&self, id: QuestionId, asker: Asker) -> bool {
+        let client = self.users.get(&asker.user).and_then(|user| user.clients.get(&asker.client));
+        client.is_some_and(|client| client.waiting.contains(&id))
+    }
+
+    fn enter(
+        &mut self,
+        id: QuestionId,
+        askers: BTreeSet<Asker>,
+        is_wanted: impl FnMut(QuestionId) -> bool,
+    ) -> Vec<Question> {
+        if self.waiting() + askers.len() > WAITING {
             self.tidy(is_wanted);
         }
-        if self.waiting >= WAITING {
-            let own = self.clients.get(&question.client).map_or(0, |client| client.waiting.len());
-            let longest = self.clients.values_mut().max_by_key(|client| client.waiting.len());
-            let Some(longest) = longest.filter(|longest| longest.waiting.len() > own + 1) else {
-                return Some(question);
-            };
-            refused = longest.waiting.pop_back();
-            self.waiting -= 1;
+        if !self.questions.contains_key(&id) {
+            return Vec::new();
         }
-        self.turn += 1;
-        let new = Client { turn: self.turn, ..Client::default() };
-        let client = self.clients.entry(question.client).or_insert(new);
-        client.waiting.push_back(question);
-        self.waiting += 1;
-        refused
+        let mut lost = vec![id];
+        for asker in askers {
+            if self.waiting() >= WAITING {
+                let Some(client) = self.longest(asker) else { continue };
+                lost.extend(client.waiting.pop_back());
+            }
+            self.turn += 1;
+            let turn = self.turn;
+            let user = self.users.entry(asker.user).or_insert(User { turn, ..User::default() });
+            let new = Client { turn, ..Client::default() };
+            user.clients.entry(asker.client).or_insert(new).waiting.push_back(id);
+        }
+        self.forget_idle();
+        let kept: BTreeSet<QuestionId> = self.clients().flat_map(|c| &c.waiting).copied().collect();
+        lost.retain(|id| !kept.contains(id));
+        lost.iter().filter_map(|id| self.questions.remove(id)).collect()
+    }
+
+    /// The client that has to give a place to this one; none if this one has most.
+    fn longest(&mut self, asker: Asker) -> Option<&mut Client> {
+        let own = self.users.get(&asker.user);
+        let [of_user, of_client] = [
+            own.map_or(0, User::waiting),
+            own.and_then(|user| user.clients.get(&asker.client)).map_or(0, |c| c.waiting.len()),
+        ];
+        let (user, most) =
+            self.users.iter().map(|(id, user)| (*id, user.waiting())).max_by_key(|(_, n)| *n)?;
+        let is_other = most > of_user + 1;
+        let user = if is_other { user } else { asker.user };
+        let clients = self.users.get_mut(&user)?.clients.values_mut();
+        let longest = clients.max_by_key(|client| client.waiting.len())?;
+        (is_other || longest.waiting.len() > of_client + 1).then_some(longest)
     }
 
     /// Removes queries that are not wanted any more.
     fn tidy(&mut self, mut is_wanted: impl FnMut(QuestionId) -> bool) {
-        self.waiting = 0;
-        for client in self.clients.values_mut() {
-            client.waiting.retain(|question| is_wanted(question.question));
-            self.waiting += client.waiting.len();
+        self.questions.retain(|id, _| is_wanted(*id));
+        let questions = &self.questions;
+        for client in self.users.values_mut().flat_map(|user| user.clients.values_mut()) {
+            client.waiting.retain(|id| questions.contains_key(id));
         }
-        self.clients.retain(|_, client| !client.is_idle());
+        self.forget_idle();
+    }
+
+    fn forget_idle(&mut self) {
+        self.users.retain(|_, user| {
+            user.clients.retain(|_, client| client.lookups > 0 || !client.waiting.is_empty());
+            !user.clients.is_empty()
+        });
     }
 
     /// Returns the next query to look up, if another lookup may start: of the client that has fewest lookups, and of several the one that
@@ -77,41 +149,68 @@ impl Line {
     pub(super) fn next(
         &mut self,
         mut is_wanted: impl FnMut(QuestionId) -> bool,
-    ) -> Option<Question> {
-        while self.lookups < LOOKUPS {
-            let is_ready = |(_, client): &(_, &mut Client)| {
-                client.lookups < CLIENT_LOOKUPS && !client.waiting.is_empty()
-            };
-            let ready = self.clients.iter_mut().filter(is_ready);
-            let (&id, client) = ready.min_by_key(|(_, client)| (client.lookups, client.turn))?;
-            let question = client.waiting.pop_front()?;
-            self.waiting -= 1;
-            if is_wanted(question.question) {
+    ) -> Option<(Asker, Question)> {
+        while self.clients().map(|client| client.lookups).sum::<usize>() < LOOKUPS {
+            let users = self.users.iter_mut().filter(|(_, user)| user.is_ready());
+            let (&user_id, user) = users.min_by_key(|(_, user)| (user.lookups(), user.turn))?;
+            let clients = user.clients.iter_mut().filter(|(_, client)| client.is_ready());
+            let (&id, client) = clients.min_by_key(|(_, client)| (client.lookups, client.turn))?;
+            let question = *client.waiting.front()?;
+            let is_next = is_wanted(question);
+            if is_next {
                 self.turn += 1;
                 (client.lookups, client.turn) = (client.lookups + 1, self.turn);
-                self.lookups += 1;
-                return Some(question);
+                user.turn = self.turn;
             }
-            self.clients.retain(|other, client| *other != id || !client.is_idle());
+            for client in self.users.values_mut().flat_map(|user| user.clients.values_mut()) {
+                client.waiting.retain(|other| *other != question);
+            }
+            self.forget_idle();
+            let question = self.questions.remove(&question);
+            if let Some(question) = question.filter(|_| is_next) {
+                return Some((Asker { user: user_id, client: id }, question));
+            }
         }
         None
     }
 
     /// Records that a lookup for this client has ended.
-    pub(super) fn done(&mut self, id: Option<ClientId>) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
-        client.lookups = client.lookups.saturating_sub(1);
-        self.lookups = self.lookups.saturating_sub(1);
-        if client.is_idle() {
-            self.clients.remove(&id);
+    pub(super) fn done(&mut self, asker: Asker) {
+        let user = self.users.get_mut(&asker.user);
+        if let Some(client) = user.and_then(|user| user.clients.get_mut(&asker.client)) {
+            client.lookups = client.lookups.saturating_sub(1);
         }
+        self.forget_idle();
+    }
+
+    fn clients(&self) -> impl Iterator<Item = &Client> {
+        self.users.values().flat_map(|user| user.clients.values())
+    }
+
+    /// How many places are taken.
+    fn waiting(&self) -> usize {
+        self.users.values().map(User::waiting).sum()
+    }
+}
+
+impl User {
+    fn waiting(&self) -> usize {
+        self.clients.values().map(|client| client.waiting.len()).sum()
+    }
+
+    fn lookups(&self) -> usize {
+        self.clients.values().map(|client| client.lookups).sum()
+    }
+
+    /// Whether one of its questions may be looked up now.
+    fn is_ready(&self) -> bool {
+        self.lookups() < USER_LOOKUPS && self.clients.values().any(Client::is_ready)
     }
 }
 
 impl Client {
-    /// Returns whether the client has no queries and no lookups.
-    fn is_idle(&self) -> bool {
-        self.lookups == 0 && self.waiting.is_empty()
+    fn is_ready(&self) -> bool {
+        self.lookups < CLIENT_LOOKUPS && !self.waiting.is_empty()
     }
 }
 
@@ -121,68 +220,138 @@ mod tests {
 
     use super::*;
 
-    fn question(client: u32, number: u64) -> Question {
-        let (client, name) = (Some(ClientId(client)), String::new());
-        Question { endpoint: EndpointId(1), question: QuestionId(number), client, name }
+    /// A client of the user with a hundredth of its number.
+    fn asker(client: u32) -> Asker {
+        Asker { user: Some(Peer::User(client / 100)), client: Some(ClientId(client)) }
     }
 
-    fn push(line: &mut Line, client: u32, number: u64) -> Option<u64> {
-        line.push(question(client, number), |_| true).map(|refused| refused.question.0)
+    fn question(number: u64) -> Question {
+        let (endpoint, question, name) = (EndpointId(1), QuestionId(number), String::new());
+        Question { endpoint, question, name }
+    }
+
+    fn ids(refused: Vec<Question>) -> Vec<u64> {
+        refused.into_iter().map(|refused| refused.question.0).collect()
+    }
+
+    /// Has a question wait; which are refused for it.
+    fn push(line: &mut Line, client: u32, number: u64) -> Vec<u64> {
+        ids(line.push(question(number), [asker(client)].into(), |_| true))
+    }
+
+    fn join(line: &mut Line, client: u32, number: u64) -> Vec<u64> {
+        ids(line.join(QuestionId(number), asker(client), |_| true))
     }
 
     fn next(line: &mut Line) -> Option<(u32, u64)> {
-        let next = line.next(|_| true)?;
-        Some((next.client.unwrap().0, next.question.0))
+        let (asker, question) = line.next(|_| true)?;
+        Some((asker.client.unwrap().0, question.question.0))
     }
 
     #[test]
-    fn clients_have_turns_and_few_lookups_at_a_time() {
+    fn users_have_turns_and_few_lookups_at_a_time() {
         let mut line = Line::default();
         for number in 0..10 {
-            assert_eq!(push(&mut line, 1, number), None);
+            push(&mut line, 100, number);
         }
-        for (client, number) in [(2, 10), (3, 11), (2, 12)] {
-            assert_eq!(push(&mut line, client, number), None);
+        for (client, number) in [(200, 10), (300, 11), (200, 12)] {
+            push(&mut line, client, number);
         }
         let all: Vec<_> = std::iter::from_fn(|| next(&mut line)).collect();
-        assert_eq!(all, [(1, 0), (2, 10), (3, 11), (1, 1), (2, 12)]);
+        assert_eq!(all, [(100, 0), (200, 10), (300, 11), (100, 1), (200, 12)]);
         // A client that queues another query does not overtake waiting clients.
-        line.done(Some(ClientId(3)));
-        line.done(Some(ClientId(1)));
-        push(&mut line, 3, 13);
-        assert_eq!([(); 3].map(|()| next(&mut line)), [Some((3, 13)), Some((1, 2)), None]);
-        for client in 4..20 {
-            push(&mut line, client, 0);
+        line.done(asker(300));
+        line.done(asker(100));
+        push(&mut line, 300, 13);
+        assert_eq!([(); 3].map(|()| next(&mut line)), [Some((300, 13)), Some((100, 2)), None]);
+        for client in 4..100 {
+            push(&mut line, client * 100, 100 + u64::from(client));
         }
         let more = std::iter::from_fn(|| next(&mut line)).count();
         assert_eq!(more, LOOKUPS - 5);
     }
 
     #[test]
+    fn user_with_many_clients_has_no_more_turns_than_one_with_few() {
+        let mut line = Line::default();
+        for client in 100..120 {
+            push(&mut line, client, client.into());
+        }
+        push(&mut line, 200, 1000);
+        push(&mut line, 200, 1001);
+        let all: Vec<_> = std::iter::from_fn(|| next(&mut line)).map(|(_, n)| n).collect();
+        assert_eq!(all[..4], [100, 1000, 101, 1001]);
+        assert_eq!(all.len(), USER_LOOKUPS + 2);
+        // Those of one user have turns, too.
+        line.done(asker(100));
+        push(&mut line, 107, 2000);
+        assert_eq!([next(&mut line), next(&mut line)], [Some((108, 108)), None]);
+    }
+
+    #[test]
+    fn question_that_several_wait_for_is_looked_up_when_the_first_has_its_turn() {
+        let mut line = Line::default();
+        for number in 0..10 {
+            push(&mut line, 100, number);
+        }
+        assert_eq!([next(&mut line), next(&mut line)], [Some((100, 0)), Some((100, 1))]);
+        assert_eq!(next(&mut line), None);
+        join(&mut line, 200, 7);
+        join(&mut line, 200, 7);
+        // What is being looked up waits no more.
+        join(&mut line, 200, 0);
+        assert_eq!([next(&mut line), next(&mut line)], [Some((200, 7)), None]);
+        assert_eq!(line.waiting(), 7);
+        let both = [asker(100), asker(300)].into();
+        assert!(line.push(question(10), both, |_| true).is_empty());
+        assert_eq!([next(&mut line), next(&mut line)], [Some((300, 10)), None]);
+    }
+
+    #[test]
     fn when_too_many_wait_who_has_most_gives_way() {
         let mut line = Line::default();
         let most = u64::try_from(WAITING).unwrap();
-        assert!((0..most).all(|number| push(&mut line, 1, number).is_none()));
-        assert_eq!(push(&mut line, 1, 1000), Some(1000));
+        assert!((0..most).all(|number| push(&mut line, 100, number).is_empty()));
+        assert_eq!(push(&mut line, 100, 1000), [1000]);
         for number in 0..most / 2 {
-            assert_eq!(push(&mut line, 2, 2000 + number), Some(most - 1 - number));
+            assert_eq!(push(&mut line, 200, 2000 + number), [most - 1 - number]);
         }
-        assert_eq!(push(&mut line, 2, 3000), Some(3000));
-        assert_eq!(push(&mut line, 3, 4000), Some(2000 + most / 2 - 1));
+        assert_eq!(push(&mut line, 200, 3000), [3000]);
+        assert_eq!(push(&mut line, 300, 4000), [2000 + most / 2 - 1]);
+        // Of a user it is the client that has most.
+        assert_eq!(push(&mut line, 201, 5000), [2000 + most / 2 - 2]);
+    }
+
+    #[test]
+    fn question_for_which_there_is_no_room_in_one_line_waits_in_another() {
+        let mut line = Line::default();
+        let most = u64::try_from(WAITING).unwrap();
+        (0..most).for_each(|number| assert!(push(&mut line, 100, number).is_empty()));
+        assert!(join(&mut line, 200, most - 1).is_empty());
+        assert!(join(&mut line, 100, most - 1).is_empty());
+        assert_eq!((line.waiting(), line.questions.len()), (WAITING, WAITING));
+        assert_eq!(next(&mut line), Some((100, 0)));
+        assert_eq!(next(&mut line), Some((200, most - 1)));
+        assert!(push(&mut line, 100, 1000).is_empty() && push(&mut line, 100, 1001).is_empty());
+        assert_eq!(push(&mut line, 100, 1002), [1002]);
     }
 
     #[test]
     fn what_is_not_wanted_is_forgotten_and_makes_room() {
         let mut line = Line::default();
         let most = u64::try_from(WAITING).unwrap();
-        assert!((0..most).all(|number| push(&mut line, 1, number).is_none()));
-        let refused = line.push(question(1, 1000), |question| question.0 != 7);
-        assert!(refused.is_none() && line.waiting == WAITING);
-        let next = line.next(|question| question.0 == 1000).unwrap();
-        assert_eq!((next.question.0, line.waiting), (1000, 0));
-        line.done(Some(ClientId(1)));
-        assert!(line.clients.is_empty() && line.lookups == 0);
-        push(&mut line, 1, 1);
-        assert!(line.next(|_| false).is_none() && line.clients.is_empty());
+        assert!((0..most).all(|number| push(&mut line, 100, number).is_empty()));
+        let refused = line.push(question(1000), [asker(100)].into(), |question| question.0 != 7);
+        assert!(refused.is_empty() && line.waiting() == WAITING);
+        let (_, next) = line.next(|question| question.0 == 1000).unwrap();
+        assert_eq!((next.question.0, line.waiting(), line.questions.len()), (1000, 0, 0));
+        line.done(asker(100));
+        assert!(line.users.is_empty());
+        push(&mut line, 100, 1);
+        assert!(line.next(|_| false).is_none() && line.users.is_empty());
+        // So is what is not wanted when it comes.
+        assert!((0..most).all(|number| push(&mut line, 100, number).is_empty()));
+        assert!(line.push(question(most), BTreeSet::new(), |_| false).is_empty());
+        assert!(line.questions.is_empty());
     }
 }

@@ -2,6 +2,7 @@
 
 mod line;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -13,6 +14,24 @@ use rdmux_acm::{ClientId, EndpointId, QuestionId};
 use rdmux_host::{Registry, RuntimeDir};
 
 use self::line::{Line, WAITING};
+use crate::listen::Peer;
+
+/// A client that waits for a name; none if no client waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Asker {
+    /// Its user.
+    pub(crate) user: Option<Peer>,
+    /// The client.
+    pub(crate) client: Option<ClientId>,
+}
+
+/// What the machine knows of questions.
+pub(crate) trait Waiting {
+    /// Whether the answer to a question is still wanted.
+    fn is_wanted(&mut self, question: QuestionId) -> bool;
+    /// The clients that wait for it.
+    fn askers(&self, question: QuestionId) -> BTreeSet<Asker>;
+}
 
 /// A name to look up.
 #[derive(Debug)]
@@ -21,8 +40,6 @@ pub(crate) struct Question {
     pub(crate) endpoint: EndpointId,
     /// The machine's query.
     pub(crate) question: QuestionId,
-    /// The client that caused it; none if no client waits.
-    pub(crate) client: Option<ClientId>,
     /// The name.
     pub(crate) name: String,
 }
@@ -57,7 +74,7 @@ enum Word {
     /// No virtual host has it.
     NoHost(Question),
     /// The operating system's answer, for this client.
-    System(Option<ClientId>, Found),
+    System(Asker, Found),
 }
 
 /// Sends messages to the service.
@@ -135,7 +152,7 @@ impl Names {
 
     /// Takes results, and starts the next lookups in the operating system, except those that are not wanted any more. Queries that do not
     /// fit the queue are answered as not found.
-    pub(crate) fn take(&mut self, mut is_wanted: impl FnMut(QuestionId) -> bool) -> Vec<Found> {
+    pub(crate) fn take(&mut self, waiting: &mut impl Waiting) -> Vec<Found> {
         let mut buffer = [0; 64];
         while matches!(io::Read::read(&mut &self.wake, &mut buffer), Ok(n) if n > 0) {}
         let mut all = Vec::new();
@@ -143,34 +160,52 @@ impl Names {
             match word {
                 Word::Host(found) => all.push(found),
                 Word::NoHost(question) => {
-                    let refused = self.line.push(question, &mut is_wanted);
-                    all.extend(refused.map(|refused| refused.refused()));
+                    let askers = waiting.askers(question.question);
+                    let refused = self.line.push(question, askers, |q| waiting.is_wanted(q));
+                    all.extend(refused.iter().map(Question::refused));
                 }
-                Word::System(client, found) => {
-                    self.line.done(client);
+                Word::System(asker, found) => {
+                    self.line.done(asker);
                     all.push(found);
                 }
             }
         }
-        while let Some(question) = self.line.next(&mut is_wanted) {
-            all.extend(self.look_up(question));
-        }
+        self.look_up_next(waiting, &mut all);
         all
     }
 
+    /// One more client waits for the answer to a question, which may be its turn now. Returns what is refused for it.
+    pub(crate) fn join(
+        &mut self,
+        question: QuestionId,
+        asker: Asker,
+        waiting: &mut impl Waiting,
+    ) -> Vec<Found> {
+        let refused = self.line.join(question, asker, |question| waiting.is_wanted(question));
+        let mut all = refused.iter().map(Question::refused).collect();
+        self.look_up_next(waiting, &mut all);
+        all
+    }
+
+    fn look_up_next(&mut self, waiting: &mut impl Waiting, refused: &mut Vec<Found>) {
+        while let Some((asker, question)) = self.line.next(|question| waiting.is_wanted(question)) {
+            refused.extend(self.look_up(asker, question));
+        }
+    }
+
     /// Starts a lookup in the operating system. Returns an empty result at once if no thread can be started.
-    fn look_up(&mut self, question: Question) -> Option<Found> {
-        let (client, refused) = (question.client, question.refused());
+    fn look_up(&mut self, asker: Asker, question: Question) -> Option<Found> {
+        let refused = question.refused();
         let (teller, others) = (self.teller.clone(), self.others.clone());
         let look = move || {
             let found = question.found(others(&question.name));
-            teller.tell(Word::System(client, found));
+            teller.tell(Word::System(asker, found));
         };
         match thread::Builder::new().name("names-slow".to_owned()).spawn(look) {
             Ok(_) => None,
             Err(e) => {
                 tracing::warn!("a name cannot be looked up: {e}");
-                self.line.done(client);
+                self.line.done(asker);
                 Some(refused)
             }
         }
@@ -185,7 +220,7 @@ impl AsFd for Names {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
     use std::sync::{Condvar, Mutex};
 
     use super::line::CLIENT_LOOKUPS;
@@ -234,8 +269,30 @@ mod tests {
     struct World {
         names: Names,
         server: Arc<Server>,
+        clients: Clients,
+    }
+
+    #[derive(Default)]
+    struct Clients {
         /// The queries that are not wanted.
         unwanted: BTreeSet<u64>,
+        /// The clients that wait for each.
+        waiting: BTreeMap<u64, BTreeSet<Asker>>,
+    }
+
+    impl Waiting for Clients {
+        fn is_wanted(&mut self, question: QuestionId) -> bool {
+            !self.unwanted.contains(&question.0)
+        }
+
+        fn askers(&self, question: QuestionId) -> BTreeSet<Asker> {
+            self.waiting.get(&question.0).cloned().unwrap_or_default()
+        }
+    }
+
+    /// A client, the only one of its user.
+    fn asker(client: u32) -> Asker {
+        Asker { user: Some(Peer::User(client)), client: Some(ClientId(client)) }
     }
 
     impl World {
@@ -244,15 +301,16 @@ mod tests {
             let theirs = server.clone();
             let host = |name: &str| (name == "host").then_some(IP);
             let names = Names::by(host, move |name| theirs.look_up(name)).unwrap();
-            Self { names, server, unwanted: BTreeSet::new() }
+            Self { names, server, clients: Clients::default() }
         }
 
         /// Looks up a name for a client and passes it on if it is no host's. Returns the results that arrived
         /// meanwhile.
         fn ask(&mut self, client: u32, number: u64, name: &str) -> Vec<(u64, Option<Vec<IpAddr>>)> {
-            assert!(self.names.ask(question(client, number, name)));
+            self.clients.waiting.entry(number).or_default().insert(asker(client));
+            assert!(self.names.ask(question(number, name)));
             // Virtual hosts are searched one query after the other.
-            assert!(self.names.ask(question(client, MARK, "host")));
+            assert!(self.names.ask(question(MARK, "host")));
             let mut all = Vec::new();
             loop {
                 all.extend(self.take());
@@ -265,7 +323,7 @@ mod tests {
         }
 
         fn take(&mut self) -> Vec<(u64, Option<Vec<IpAddr>>)> {
-            let found = self.names.take(|question| !self.unwanted.contains(&question.0));
+            let found = self.names.take(&mut self.clients);
             found.into_iter().map(|found| (found.question.0, found.addresses)).collect()
         }
 
@@ -285,18 +343,18 @@ mod tests {
 
     const MARK: u64 = u64::MAX;
 
-    fn question(client: u32, number: u64, name: &str) -> Question {
+    fn question(number: u64, name: &str) -> Question {
         let (endpoint, question) = (EndpointId(1), QuestionId(number));
-        Question { endpoint, question, client: Some(ClientId(client)), name: name.to_owned() }
+        Question { endpoint, question, name: name.to_owned() }
     }
 
     #[test]
     fn names_are_looked_up_in_a_thread() {
         let dir = rdmux_testing::temp_dir();
         let mut names = Names::start(RuntimeDir::at(dir.path()).unwrap()).unwrap();
-        assert!(names.ask(question(1, 2, "127.0.0.5")));
+        assert!(names.ask(question(2, "127.0.0.5")));
         let found = loop {
-            if let Some(found) = names.take(|_| true).pop() {
+            if let Some(found) = names.take(&mut Clients::default()).pop() {
                 break found;
             }
             thread::yield_now();
@@ -328,7 +386,7 @@ mod tests {
         for (number, name) in [(4, "one"), (5, "two"), (6, "three")] {
             assert_eq!(world.ask(1, number, name), []);
         }
-        world.unwanted = [2, 3, 4, 5].into();
+        world.clients.unwanted = [2, 3, 4, 5].into();
         ["slow", "three"].iter().for_each(|name| world.server.answer(name));
         assert_eq!(world.found(3), [0, 1, 6].into());
         assert_eq!(world.server.asked(), ["slow", "slow", "three"]);
@@ -350,5 +408,26 @@ mod tests {
         assert!(slow <= CLIENT_LOOKUPS, "{slow}");
         world.server.answer("slow");
         assert_eq!(world.found(100).len(), 100);
+    }
+
+    #[test]
+    fn name_that_another_user_waits_for_too_is_looked_up_when_its_turn_comes_first() {
+        let mut world = World::new();
+        for number in 0..10 {
+            assert_eq!(world.ask(1, number, "slow"), []);
+        }
+        assert_eq!(world.ask(1, 10, "quick"), []);
+        world.server.answer("quick");
+        let refused = world.names.join(QuestionId(10), asker(2), &mut world.clients);
+        assert!(refused.is_empty());
+        assert_eq!(world.found(1), [10].into());
+        // The same if both wait before it is known that no host has the name.
+        world.server.answer("quicker");
+        world.clients.waiting.insert(11, [asker(3)].into());
+        if world.ask(1, 11, "quicker").is_empty() {
+            assert_eq!(world.found(1), [11].into());
+        }
+        world.server.answer("slow");
+        assert_eq!(world.found(10).len(), 10);
     }
 }

@@ -1,17 +1,20 @@
 //! Incoming datagrams, answers of subnet administration, and answers of the operating system.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
 use rdmux::DeviceKind;
-use rdmux_acm::{EndpointId, Peer, PortId, QuestionId};
+use rdmux_acm::{ClientId, EndpointId, Peer, PortId, QuestionId};
 use rdmux_wire::acm::Address;
 
 use super::{DATAGRAMS, Service, time};
+use crate::clients::Clients;
 use crate::driver::Later;
 use crate::mads;
-use crate::names::Question;
+use crate::names::{Asker, Found, Question, Waiting};
 use crate::queue::{Arrived, Queue};
+use crate::resolver::Resolver;
 use crate::system::{ip_of, system_of};
 
 /// How many of the machine's queries are answered in one turn.
@@ -120,6 +123,7 @@ impl Service {
                 Later::System(endpoint, question, address) => {
                     self.ask_system(endpoint, question, &address);
                 }
+                Later::Waits(question, client) => self.join_question(question, client),
             }
         }
     }
@@ -153,8 +157,7 @@ impl Service {
         if let Address::Name(name) = address
             && let Some(name) = name.as_str()
         {
-            let client = self.resolver.get().client_of(question);
-            if !self.names.ask(Question { endpoint, question, client, name: name.to_owned() }) {
+            if !self.names.ask(Question { endpoint, question, name: name.to_owned() }) {
                 self.resolver.change().refuse_system(time(), question, &mut self.driver);
             }
             return;
@@ -177,14 +180,49 @@ impl Service {
 
     /// Handles results of name lookups.
     pub(super) fn handle_names(&mut self) {
-        let (now, resolver) = (time(), &mut self.resolver);
-        let found = self.names.take(|question| resolver.change().is_wanted(now, question));
-        for found in found {
-            match found.addresses {
-                Some(addresses) => self.tell_system(found.endpoint, found.question, &addresses),
-                None => self.resolver.change().refuse_system(now, found.question, &mut self.driver),
+        let mut waiting = Askers { resolver: &mut self.resolver, clients: &self.driver.clients };
+        let found = self.names.take(&mut waiting);
+        self.tell_names(found);
+    }
+
+    /// A client waits for a name, which another one may have asked for before.
+    fn join_question(&mut self, question: QuestionId, client: ClientId) {
+        let mut waiting = Askers { resolver: &mut self.resolver, clients: &self.driver.clients };
+        let Some(asker) = waiting.asker(client) else { return };
+        let refused = self.names.join(question, asker, &mut waiting);
+        self.tell_names(refused);
+    }
+
+    fn tell_names(&mut self, found: Vec<Found>) {
+        for Found { endpoint, question, addresses } in found {
+            match addresses {
+                Some(addresses) => self.tell_system(endpoint, question, &addresses),
+                None => self.resolver.change().refuse_system(time(), question, &mut self.driver),
             }
         }
+    }
+}
+
+/// The clients that wait for names.
+struct Askers<'a> {
+    resolver: &'a mut Resolver,
+    clients: &'a Clients,
+}
+
+impl Askers<'_> {
+    fn asker(&self, client: ClientId) -> Option<Asker> {
+        Some(Asker { user: Some(self.clients.peer(client)?), client: Some(client) })
+    }
+}
+
+impl Waiting for Askers<'_> {
+    fn is_wanted(&mut self, question: QuestionId) -> bool {
+        self.resolver.change().is_wanted(time(), question)
+    }
+
+    fn askers(&self, question: QuestionId) -> BTreeSet<Asker> {
+        let clients = self.resolver.get().clients_of(question);
+        clients.filter_map(|client| self.asker(client)).collect()
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Driver {
     pub(super) members: Vec<Gid>,
     pub(super) questions: VecDeque<(QuestionId, PathRecord)>,
     pub(super) system: VecDeque<(QuestionId, Address)>,
+    /// Who waits for the answers to these, each as often as it was said.
+    pub(super) waits: Vec<(QuestionId, ClientId)>,
     pub(super) answers: Vec<(RequestId, Result<Resolved, Failure>)>,
     pub(super) published: BTreeMap<Address, (PathRecord, Time)>,
     pub(super) contradictions: Vec<(Address, Gid, Gid, bool)>,
@@ -57,6 +59,9 @@ impl Io for Driver {
     }
     fn ask_system(&mut self, _: EndpointId, question: QuestionId, address: &Address) {
         self.system.push_back((question, *address));
+    }
+    fn waits(&mut self, question: QuestionId, client: ClientId) {
+        self.waits.push((question, client));
     }
     fn answer(&mut self, _: ClientId, request: RequestId, answer: Result<Resolved, Failure>) {
         self.answers.push((request, answer));

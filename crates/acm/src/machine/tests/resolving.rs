@@ -7,8 +7,8 @@ use rdmux_wire::{Gid, Lid, Mtu, Pkey, Qpn};
 
 use super::net::*;
 use crate::{
-    Dest, Endpoint, EndpointId, Failure, Forget, Known, Options, Port, PortId, PortKind, Request,
-    Resolved, RouteProtocol, System, To,
+    ClientId, Dest, Endpoint, EndpointId, Failure, Forget, Known, Options, Port, PortId, PortKind,
+    Request, Resolved, RouteProtocol, System, To,
 };
 
 fn with_source(dest: Dest, source: Address) -> Request {
@@ -370,14 +370,18 @@ fn question_to_the_operating_system_is_wanted_while_a_client_waits_for_the_answe
     let mut net = ip_port(PortKind::Roce, Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 1)));
     let asked = |net: &mut Net| net.hosts[0].io.system.pop_front().map(|(question, _)| question);
     let is_wanted = |net: &mut Net, question| net.with(0, |m, now, _| m.is_wanted(now, question));
+    let clients_of = |net: &Net, question| -> Vec<ClientId> {
+        net.hosts[0].machine.clients_of(question).collect()
+    };
     let [one, two] = [(); 2].map(|()| net.ask(0, Dest::Address(name(1))));
     let question = asked(&mut net).unwrap();
-    assert_eq!((asked(&mut net), net.hosts[0].machine.client_of(question)), (None, Some(CLIENT)));
+    assert_eq!((asked(&mut net), clients_of(&net, question)), (None, [CLIENT; 2].into()));
+    assert_eq!(net.hosts[0].io.waits, [(question, CLIENT); 2]);
     net.pass(Duration::from_millis(1));
     net.hosts[0].machine.cancel(CLIENT, one);
     assert!(is_wanted(&mut net, question));
     net.hosts[0].machine.cancel(CLIENT, two);
-    assert_eq!(net.hosts[0].machine.client_of(question), None);
+    assert_eq!(clients_of(&net, question), []);
     // Until the driver calls `is_wanted`, the next request waits for the same answer.
     let three = net.ask(0, Dest::Address(name(1)));
     assert!(asked(&mut net).is_none() && is_wanted(&mut net, question));
@@ -397,7 +401,7 @@ fn question_to_the_operating_system_is_wanted_while_a_client_waits_for_the_answe
     net.request(0, &Request { source: None, dest, no_delay: true, timeout: None });
     let question = asked(&mut net).unwrap();
     assert!(is_wanted(&mut net, question) && !is_wanted(&mut net, again));
-    assert_eq!(net.hosts[0].machine.client_of(question), None);
+    assert_eq!(clients_of(&net, question), []);
     net.pass(Duration::from_secs(3600));
     assert!(!is_wanted(&mut net, question));
     assert_eq!(net.hosts[0].machine.open(), (0, 0));
