@@ -1,12 +1,14 @@
 //! Event sources besides clients and devices: signals, the configuration files, and the machine's addresses.
 
-use std::collections::BTreeMap;
-use std::ffi::{CStr, OsString};
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, OsStr, OsString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use rustix::fs::inotify::{self, ReadFlags, WatchFlags};
 use rustix::io::Errno;
@@ -71,17 +73,19 @@ fn came(pipe: &UnixStream) -> bool {
 }
 
 /// The events to watch in a directory with files.
-const IN_FOLDER: WatchFlags = WatchFlags::CLOSE_WRITE
+const IN_FOLDER: WatchFlags = IN_WAY.union(WatchFlags::CLOSE_WRITE);
+/// What is to be seen in one above a link, or above a folder that is not there.
+const IN_WAY: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::MOVED_FROM)
     .union(WatchFlags::DELETE);
-/// The events to watch in a parent of a directory that does not exist.
-const ABOVE: WatchFlags = WatchFlags::CREATE.union(WatchFlags::MOVED_TO);
-/// The events to watch in both: their removal. A directory may be both.
-const OF_BOTH: WatchFlags = WatchFlags::DELETE_SELF
+/// What is to be seen of all folders: that they are gone. A folder may be watched for several reasons.
+const OF_ALL: WatchFlags = WatchFlags::DELETE_SELF
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::MASK_ADD);
+/// How many links are followed on the way to a file: as many as the kernel follows.
+const LINKS: usize = 40;
 
 /// Watches files for being written, replaced, created or removed. It watches their directories, because editors replace files. If a
 /// directory does not exist, its nearest existing ancestor is watched. When more of the path appears, that counts as a change, after which
@@ -96,24 +100,43 @@ pub(crate) struct Files {
 /// What to look for in a directory.
 #[derive(Debug, Default)]
 struct Wanted {
+    /// Its path.
+    folder: PathBuf,
     /// The names of the files.
-    files: Vec<OsString>,
-    /// The names of subdirectories that did not exist.
-    folders: Vec<OsString>,
+    files: BTreeSet<OsString>,
+    /// Those of links, and of folders that were not there.
+    way: BTreeSet<OsString>,
 }
 
 impl Wanted {
     /// Returns whether an event in or of the directory may have changed a file.
     fn is_of(&self, event: &inotify::Event<'_>) -> bool {
         let gone = ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED;
-        let is_in = |names: &[OsString]| {
-            let name = event.file_name().map(CStr::to_bytes);
-            name.is_some_and(|name| names.iter().any(|n| n.as_encoded_bytes() == name))
-        };
-        // A process that creates a file also writes it.
+        if event.events().intersects(gone) {
+            return true;
+        }
+        let name = OsStr::from_bytes(event.file_name().map(CStr::to_bytes).unwrap_or_default());
         let is_made = event.events().contains(ReadFlags::CREATE);
-        event.events().intersects(gone) || is_in(&self.folders) || !is_made && is_in(&self.files)
+        let is_whole = || !is_made || has_content(&self.folder.join(name));
+        self.way.contains(name) || self.files.contains(name) && is_whole()
     }
+}
+
+/// Whether a file that was made has its content already, as a link has. One that is opened to be written is told of when it is closed.
+fn has_content(file: &Path) -> bool {
+    file.symlink_metadata().is_ok_and(|file| {
+        file.is_symlink() || file.is_file() && (file.nlink() > 1 || file.len() > 0)
+    })
+}
+
+/// A file's path when the first link on the way to it is followed; none if there is no link.
+fn through_link(file: &Path) -> Option<PathBuf> {
+    let mut way: Vec<&Path> = file.ancestors().collect();
+    way.reverse();
+    let (link, to) = way.into_iter().find_map(|path| Some((path, fs::read_link(path).ok()?)))?;
+    let rest = file.strip_prefix(link).ok()?;
+    let to = link.parent()?.join(to);
+    Some(if rest.as_os_str().is_empty() { to } else { to.join(rest) })
 }
 
 impl Files {
@@ -126,42 +149,80 @@ impl Files {
     /// Adds a file. A file that cannot be watched is skipped.
     pub(crate) fn add(&mut self, file: &Path) {
         if let Err(e) = self.watch(file) {
-            tracing::debug!("changes of {} go unseen: {e}", file.display());
+            tracing::debug!("changes of {} may go unseen: {e}", file.display());
         }
     }
 
     fn watch(&mut self, file: &Path) -> io::Result<()> {
-        let file = std::path::absolute(file)?;
-        let step = |path: &'_ Path| Some((path.parent()?.to_owned(), path.file_name()?.to_owned()));
-        let way: Vec<(PathBuf, OsString)> = file.ancestors().filter_map(step).collect();
-        let mut nearest = 0;
-        while nearest < way.len() && !self.watch_step(nearest == 0, &way[nearest])? {
-            nearest += 1;
+        let mut file = std::path::absolute(file)?;
+        let mut seen = self.watch_way(&file);
+        for _ in 0..LINKS {
+            let Some(next) = through_link(&file) else { break };
+            file = next;
+            seen = seen.and(self.watch_way(&file));
         }
-        // Directories that were created before their parent was watched.
-        for at in (0..nearest).rev() {
-            if !self.watch_step(at == 0, &way[at])? {
-                break;
+        seen
+    }
+
+    /// Watches the folders on the way to a file. From the first one down, so that none can be replaced unseen by the time that the next one is watched.
+    fn watch_way(&mut self, file: &Path) -> io::Result<()> {
+        let step = |path: &'_ Path| Some((path.parent()?.to_owned(), path.file_name()?.to_owned()));
+        let mut way: Vec<(PathBuf, OsString)> = file.ancestors().filter_map(step).collect();
+        way.reverse();
+        let mut seen = Ok(());
+        for (at, (folder, name)) in way.iter().enumerate() {
+            let above = at.checked_sub(1).map(|at| &way[at]);
+            let file = (at + 1 == way.len()).then_some(name);
+            match self.watch_step(above, folder, file) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // It may be read by others only, and the next one by all.
+                Err(e) => seen = Err(e),
             }
         }
-        Ok(())
+        seen
     }
 
     /// Watches a directory for the file or the next directory on the path to it. Returns false if it does not exist.
     fn watch_step(
         &mut self,
-        is_last: bool,
-        (folder, name): &(PathBuf, OsString),
+        above: Option<&(PathBuf, OsString)>,
+        folder: &Path,
+        file: Option<&OsString>,
     ) -> io::Result<bool> {
-        let events = if is_last { IN_FOLDER } else { ABOVE };
-        let watch = match inotify::add_watch(&self.socket, folder, events | OF_BOTH) {
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+        let events = if file.is_some() { IN_FOLDER } else { WatchFlags::empty() };
+        let mut wanted = self.watch_folder(folder, events | WatchFlags::DONT_FOLLOW)?;
+        let mut seen = Ok(());
+        if wanted.is_none() {
+            if let Some((above, name)) = above {
+                let above = self.watch_folder(above, IN_WAY);
+                seen = above.map(|above| {
+                    if let Some(above) = above {
+                        above.way.insert(name.clone());
+                    }
+                });
+            }
+            wanted = self.watch_folder(folder, events)?;
+        }
+        let is_there = wanted.is_some();
+        if let Some(wanted) = wanted {
+            wanted.files.extend(file.cloned());
+        }
+        seen.map(|()| is_there)
+    }
+
+    /// Watches a folder for such events. None if it is not there.
+    fn watch_folder(
+        &mut self,
+        folder: &Path,
+        events: WatchFlags,
+    ) -> io::Result<Option<&mut Wanted>> {
+        let watch = match inotify::add_watch(&self.socket, folder, events | OF_ALL) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             watch => watch?,
         };
-        let wanted = self.wanted.entry(watch).or_default();
-        let names = if is_last { &mut wanted.files } else { &mut wanted.folders };
-        names.push(name.clone());
-        Ok(true)
+        let new = || Wanted { folder: folder.to_owned(), ..Wanted::default() };
+        Ok(Some(self.wanted.entry(watch).or_insert_with(new)))
     }
 
     /// Takes the events. Returns whether one of the files may have changed.
@@ -215,7 +276,7 @@ impl AsFd for Addresses {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::os::unix::fs::symlink;
 
     use rdmux_testing::temp_dir;
     use rustix::event::{PollFd, PollFlags, poll};
@@ -292,6 +353,103 @@ mod tests {
             assert!(files.take());
             fs::remove_dir(dir.path().join("b")).unwrap();
         }
+    }
+
+    #[test]
+    fn folder_far_above_a_file_that_is_replaced_is_seen() {
+        let dir = temp_dir();
+        let [one, two] = ["one", "two"].map(|name| dir.path().join(name));
+        for folder in [&one, &two] {
+            fs::create_dir_all(folder.join("rdma/of")).unwrap();
+        }
+        let file = one.join("rdma/of/ibacm_opts.cfg");
+        let files = watch(&file);
+        fs::rename(&one, dir.path().join("away")).unwrap();
+        assert!(files.take());
+        let files = watch(&file);
+        fs::rename(&two, &one).unwrap();
+        assert!(files.take() && !files.take());
+        let files = watch(&file);
+        fs::create_dir(one.join("other")).unwrap();
+        fs::rename(dir.path().join("away"), &two).unwrap();
+        assert!(!files.take());
+        fs::rename(one.join("rdma"), one.join("gone")).unwrap();
+        assert!(files.take());
+    }
+
+    #[test]
+    fn file_that_appears_as_a_link_is_seen_and_so_is_what_it_leads_to() {
+        let dir = temp_dir();
+        let file = dir.path().join("ibacm_opts.cfg");
+        let [source, name] = ["source", "name"].map(|name| dir.path().join(name));
+        fs::write(&source, "").unwrap();
+        let files = watch(&file);
+        fs::hard_link(&source, &file).unwrap();
+        assert!(files.take() && !files.take());
+        fs::remove_file(&file).unwrap();
+        // A file that has got its content elsewhere and only this name.
+        fs::write(&name, "timeout 1").unwrap();
+        let files = watch(&file);
+        fs::hard_link(&name, &file).unwrap();
+        fs::remove_file(&name).unwrap();
+        assert!(files.take());
+        fs::remove_file(&file).unwrap();
+        let files = watch(&file);
+        symlink("source", &file).unwrap();
+        assert!(files.take() && !files.take());
+        let files = watch(&file);
+        fs::write(&source, "").unwrap();
+        assert!(files.take() && !files.take());
+        // A link to what is not there yet.
+        fs::remove_file(&source).unwrap();
+        let files = watch(&file);
+        fs::write(&source, "").unwrap();
+        assert!(files.take());
+    }
+
+    #[test]
+    fn file_that_is_being_written_is_seen_when_it_is_closed() {
+        let dir = temp_dir();
+        let file = dir.path().join("ibacm_opts.cfg");
+        let files = watch(&file);
+        let open = fs::File::create(&file).unwrap();
+        assert!(!files.take());
+        drop(open);
+        assert!(files.take());
+    }
+
+    #[test]
+    fn link_on_the_way_to_a_file_that_is_replaced_is_seen() {
+        let dir = temp_dir();
+        let [one, two, link, new] = ["one", "two", "link", "new"].map(|n| dir.path().join(n));
+        for folder in [&one, &two] {
+            fs::create_dir_all(folder.join("now/rdma")).unwrap();
+        }
+        symlink("one/now", &link).unwrap();
+        symlink(two.join("now"), &new).unwrap();
+        let file = link.join("rdma/ibacm_opts.cfg");
+        let files = watch(&file);
+        fs::write(two.join("now/rdma/ibacm_opts.cfg"), "").unwrap();
+        assert!(!files.take());
+        fs::rename(&new, &link).unwrap();
+        assert!(files.take());
+        let files = watch(&file);
+        fs::write(two.join("now/rdma/ibacm_opts.cfg"), "").unwrap();
+        assert!(files.take());
+        // Where the link leads to.
+        fs::rename(&two, &new).unwrap();
+        assert!(files.take());
+        // It leads nowhere.
+        let files = watch(&file);
+        fs::rename(&new, &two).unwrap();
+        assert!(files.take());
+        fs::remove_file(&link).unwrap();
+        symlink("link", &link).unwrap();
+        let files = watch(&file);
+        fs::rename(&one, &new).unwrap();
+        assert!(!files.take());
+        fs::remove_file(&link).unwrap();
+        assert!(files.take());
     }
 
     #[test]
