@@ -67,7 +67,7 @@ pub trait Io {
 
     /// Asks the operating system for an address, for an endpoint whose port is not InfiniBand.
     /// [`Machine::handle_system`](crate::Machine::handle_system) gets the answer, once, after this call returns, unless
-    /// it is not [wanted](crate::Machine::is_wanted) any more.
+    /// it is not [wanted](crate::Machine::is_wanted) any more, or the driver [has no room](crate::Machine::refuse_system) for it.
     fn ask_system(&mut self, endpoint: EndpointId, question: QuestionId, address: &Address);
 
     /// A client waits for the answer to a question of [`ask_system`](Self::ask_system) from now on: the first one, or one more.

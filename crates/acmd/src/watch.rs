@@ -74,21 +74,21 @@ fn came(pipe: &UnixStream) -> bool {
 
 /// The events to watch in a directory with files.
 const IN_FOLDER: WatchFlags = IN_WAY.union(WatchFlags::CLOSE_WRITE);
-/// What is to be seen in one above a link, or above a folder that is not there.
+/// The events to watch in the parent of a link, or of a directory that does not exist.
 const IN_WAY: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::MOVED_FROM)
     .union(WatchFlags::DELETE);
-/// What is to be seen of all folders: that they are gone. A folder may be watched for several reasons.
+/// The events to watch in all directories: their removal. A directory may be watched for several reasons.
 const OF_ALL: WatchFlags = WatchFlags::DELETE_SELF
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::MASK_ADD);
-/// How many links are followed on the way to a file: as many as the kernel follows.
+/// The maximum number of symbolic links that are followed on the path to a file: as many as the kernel follows.
 const LINKS: usize = 40;
 
-/// Watches files for being written, replaced, created or removed. It watches their directories, because editors replace files. If a
-/// directory does not exist, its nearest existing ancestor is watched. When more of the path appears, that counts as a change, after which
+/// Watches files, and the directories and links on the path to them, for being written, replaced, created or removed. It watches the
+/// directories of the files, because editors replace files. If a directory does not exist, its nearest existing ancestor is watched. When more of the path appears, that counts as a change, after which
 /// the files are read and watched again.
 #[derive(Debug)]
 pub(crate) struct Files {
@@ -104,7 +104,7 @@ struct Wanted {
     folder: PathBuf,
     /// The names of the files.
     files: BTreeSet<OsString>,
-    /// Those of links, and of folders that were not there.
+    /// The names of links, and of subdirectories that did not exist.
     way: BTreeSet<OsString>,
 }
 
@@ -122,14 +122,15 @@ impl Wanted {
     }
 }
 
-/// Whether a file that was made has its content already, as a link has. One that is opened to be written is told of when it is closed.
+/// Returns whether a created file already has its content, as a link does. For a file opened for writing, there is another event when it
+/// is closed.
 fn has_content(file: &Path) -> bool {
     file.symlink_metadata().is_ok_and(|file| {
         file.is_symlink() || file.is_file() && (file.nlink() > 1 || file.len() > 0)
     })
 }
 
-/// A file's path when the first link on the way to it is followed; none if there is no link.
+/// Returns a file's path with the first symbolic link on it followed; none if it has no link.
 fn through_link(file: &Path) -> Option<PathBuf> {
     let mut way: Vec<&Path> = file.ancestors().collect();
     way.reverse();
@@ -164,7 +165,8 @@ impl Files {
         seen
     }
 
-    /// Watches the folders on the way to a file. From the first one down, so that none can be replaced unseen by the time that the next one is watched.
+    /// Watches the directories on the path to a file, from the root down, so that none can be replaced unseen before the next one is
+    /// watched.
     fn watch_way(&mut self, file: &Path) -> io::Result<()> {
         let step = |path: &'_ Path| Some((path.parent()?.to_owned(), path.file_name()?.to_owned()));
         let mut way: Vec<(PathBuf, OsString)> = file.ancestors().filter_map(step).collect();
@@ -176,14 +178,15 @@ impl Files {
             match self.watch_step(above, folder, file) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // It may be read by others only, and the next one by all.
+                // This user may not read this directory, but perhaps the next one.
                 Err(e) => seen = Err(e),
             }
         }
         seen
     }
 
-    /// Watches a directory for the file or the next directory on the path to it. Returns false if it does not exist.
+    /// Watches a directory for the file, or for its own removal if it is only on the path to it. If it is a link or does not exist, its
+    /// parent is watched for it. Returns false if it does not exist.
     fn watch_step(
         &mut self,
         above: Option<&(PathBuf, OsString)>,

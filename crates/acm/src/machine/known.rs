@@ -394,7 +394,11 @@ impl Machine {
         }
     }
 
-    /// Invalidates the entries that contradict an answer of subnet administration that there is no such path.
+    /// Invalidates the entries that contradict the answer of subnet administration to a query of `endpoint`: `answer` is the record, or
+    /// `None` if there is no such path.
+    ///
+    /// LIDs are valid on one subnet only, so entries of other ports stay. A query may be refused because of any of its fields: "no such
+    /// path" contradicts only entries whose path is among those queried.
     pub(super) fn contradicted(
         &mut self,
         now: Time,

@@ -312,8 +312,8 @@ impl Machine {
         }
     }
 
-    /// The clients that wait for the answer to a question of [`Io::ask_system`], each as often as it waits; none if the answer is wanted
-    /// for another reason, or by nobody.
+    /// Returns the clients that wait for the answer to a query of [`Io::ask_system`], once for each of their requests; none if no client
+    /// waits for it.
     pub fn clients_of(&self, question: QuestionId) -> impl Iterator<Item = ClientId> {
         let search = self.search_of(question.0).and_then(|at| self.searches.get(at as usize));
         let open = |at: u32| self.requests.get(at as usize);

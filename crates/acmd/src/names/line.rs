@@ -1,5 +1,5 @@
-//! The queue of lookups. A name server may answer slowly or not at all, so queries wait: each client has its own queue and only a few
-//! lookups at a time, so that its names do not delay other clients.
+//! The queue of lookups. A name server may answer slowly or not at all, so queries wait: each client has its own queue. Users take turns,
+//! and so do the clients of each user. Both have only a few lookups at a time, so that their names do not delay others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -8,11 +8,11 @@ use rdmux_acm::{ClientId, QuestionId};
 use super::{Asker, Question};
 use crate::listen::Peer;
 
-/// The maximum number of waiting queries of all clients together.
+/// The maximum number of entries in the queues of all clients together.
 pub(super) const WAITING: usize = 256;
 /// The maximum number of concurrent lookups.
 const LOOKUPS: usize = 32;
-/// Those for one user.
+/// The maximum number of concurrent lookups for one user.
 const USER_LOOKUPS: usize = 8;
 /// The maximum number of concurrent lookups for one client.
 pub(super) const CLIENT_LOOKUPS: usize = 2;
@@ -20,20 +20,20 @@ pub(super) const CLIENT_LOOKUPS: usize = 2;
 /// The waiting queries, and the number of lookups in progress.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    /// Those that wait. Each has a place in the line of each client that waits for the answer, and is looked up when the first of them
-    /// has its turn.
+    /// The waiting queries. Each is in the queue of every client that waits for its result, and is looked up when the first of these
+    /// clients has its turn.
     questions: HashMap<QuestionId, Question>,
-    /// By users; those for which no client waits have a line of their own.
+    /// The users with queries or lookups; queries for which no client waits have a user of their own.
     users: BTreeMap<Option<Peer>, User>,
     /// A counter of turns.
     turn: u64,
 }
 
-/// A user that has some.
+/// The queues of a user.
 #[derive(Debug, Default)]
 struct User {
     clients: BTreeMap<Option<ClientId>, Client>,
-    /// When it had its last turn, or came.
+    /// When it had its last turn, or was added.
     turn: u64,
 }
 
@@ -47,7 +47,8 @@ struct Client {
 }
 
 impl Line {
-    /// Queues a query. If the queue is full and all its queries are wanted, returns one to be given up, of the client that has most.
+    /// Queues a query for these clients. If there are too many entries and all are wanted, removes the newest entries of the user that has
+    /// most, and of its client that has most. Returns the queries that have no entry left.
     pub(super) fn push(
         &mut self,
         question: Question,
@@ -62,7 +63,7 @@ impl Line {
         self.enter(id, askers, is_wanted)
     }
 
-    /// Gives a question a place in the line of one more client, if it waits, in the same way.
+    /// Queues a waiting query for one more client, as [`push`](Self::push) does.
     pub(super) fn join(
         &mut self,
         id: QuestionId,
@@ -111,7 +112,7 @@ impl Line {
         lost.iter().filter_map(|id| self.questions.remove(id)).collect()
     }
 
-    /// The client that has to give a place to this one; none if this one has most.
+    /// Returns the client that must give up an entry for this one; none if this one has most.
     fn longest(&mut self, asker: Asker) -> Option<&mut Client> {
         let own = self.users.get(&asker.user);
         let [of_user, of_client] = [
@@ -144,8 +145,8 @@ impl Line {
         });
     }
 
-    /// Returns the next query to look up, if another lookup may start: of the client that has fewest lookups, and of several the one that
-    /// has waited longest for its turn. Queries that are not wanted any more are removed.
+    /// Returns the next query to look up and its client, if another lookup may start: of the user that has fewest lookups, and of several
+    /// the one that has waited longest for its turn; then in the same way of its clients. Queries that are not wanted any more are removed.
     pub(super) fn next(
         &mut self,
         mut is_wanted: impl FnMut(QuestionId) -> bool,
@@ -187,7 +188,7 @@ impl Line {
         self.users.values().flat_map(|user| user.clients.values())
     }
 
-    /// How many places are taken.
+    /// The number of entries.
     fn waiting(&self) -> usize {
         self.users.values().map(User::waiting).sum()
     }

@@ -151,7 +151,7 @@ impl Names {
     }
 
     /// Takes results, and starts the next lookups in the operating system, except those that are not wanted any more. Queries that do not
-    /// fit the queue are answered as not found.
+    /// fit the queue are refused.
     pub(crate) fn take(&mut self, waiting: &mut impl Waiting) -> Vec<Found> {
         let mut buffer = [0; 64];
         while matches!(io::Read::read(&mut &self.wake, &mut buffer), Ok(n) if n > 0) {}
