@@ -40,8 +40,11 @@ impl Child {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start the process {name}"))?;
-        let requests = Some(process.stdin.take().context("a piped input")?);
-        let replies = BufReader::new(process.stdout.take().context("a piped output")?);
+        let requests =
+            Some(process.stdin.take().context("the process's standard input is not a pipe")?);
+        let replies = BufReader::new(
+            process.stdout.take().context("the process's standard output is not a pipe")?,
+        );
         Ok(Self { process, requests, replies, name })
     }
 

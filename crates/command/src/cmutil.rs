@@ -92,7 +92,7 @@ pub fn wait(cq: &Cq, channel: &EventChannel, timeout: Duration) -> Result<Notifi
         let mut fds = [PollFd::new(&a, PollFlags::IN), PollFd::new(&b, PollFlags::IN)];
         match poll(&mut fds, Some(&left)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e).context("cannot wait"),
+            Err(e) => return Err(e).context("cannot wait for completions and events"),
         }
     }
 }

@@ -105,7 +105,7 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         for name in &self.started {
             if let Err(error) = admin::down(&self.options.dir, name) {
-                tracing::warn!(%name, %error, "a host that was started here did not end");
+                tracing::warn!(%name, %error, "cannot stop a host that this command started");
             }
         }
     }

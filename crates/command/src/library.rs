@@ -98,7 +98,7 @@ impl Library {
             fs::create_dir_all(&folder)?;
             names.iter().try_for_each(|name| link(&folder.join(name), to))
         };
-        make().with_context(|| format!("cannot make links in {}", folder.display()))?;
+        make().with_context(|| format!("cannot create links in {}", folder.display()))?;
         Ok(folder)
     }
 }

@@ -60,13 +60,14 @@ pub fn connect(
     }
     listener.bind(IbAddr::new(Gid::ZERO, service))?;
     listener.listen(1)?;
-    let to = records.first().context("no path")?.record.dgid;
+    let to = records.first().context("no path record was given")?.record.dgid;
     active.resolve_along(None, IbAddr::new(to, service), records)?;
     next(0, EventKind::RouteResolved)?;
     active.attach_qp(qps[0])?;
     active.connect(param)?;
-    let passive =
-        next(1, EventKind::ConnectRequest)?.take_id().context("a request without an id")?;
+    let passive = next(1, EventKind::ConnectRequest)?
+        .take_id()
+        .context("the connection request has no id")?;
     passive.attach_qp(qps[1])?;
     passive.accept(param)?;
     next(0, EventKind::Established)?;
