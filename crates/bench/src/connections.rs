@@ -62,7 +62,7 @@ impl Connector {
         count: usize,
         at_once: usize,
     ) -> Result<(Vec<Node>, f64)> {
-        let Some(dst) = to.dst else { bail!("an answer without a destination") };
+        let Some(dst) = to.dst else { bail!("the resolver's answer has no destination") };
         let start = Instant::now();
         let mut nodes = Vec::with_capacity(count);
         let mut established = 0;
@@ -77,7 +77,7 @@ impl Connector {
                 nodes.push(Node { id, qp: None });
             }
             let Some(event) = self.channel.next(Some(TIMEOUT))? else {
-                bail!("{established} of {count} connections came up");
+                bail!("timed out: {established} of {count} connections were established");
             };
             established += usize::from(self.follow(&mut nodes, event, &to.connect)?);
         }
@@ -114,7 +114,7 @@ impl Connector {
         while left > 0 {
             match self.channel.next(Some(TIMEOUT))? {
                 Some(event) => left -= usize::from(event.kind() == EventKind::Disconnected),
-                None => bail!("{left} connections did not end"),
+                None => bail!("timed out: {left} connections were not disconnected"),
             }
         }
         Ok(())
@@ -136,7 +136,10 @@ impl Connector {
         let mut ended = 0;
         while ended < count {
             let Some(mut event) = self.channel.next(Some(TIMEOUT))? else {
-                bail!("{} of {count} connections came, {ended} ended", nodes.len());
+                bail!(
+                    "timed out: {} of {count} connections were accepted, {ended} disconnected",
+                    nodes.len()
+                );
             };
             match event.kind() {
                 EventKind::ConnectRequest => {

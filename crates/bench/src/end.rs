@@ -153,7 +153,7 @@ impl End {
                 n => return Ok(&batch[..n]),
             }
             if turns.is_multiple_of(1 << 14) && start.elapsed() > TIMEOUT {
-                bail!("the peer does not answer");
+                bail!("the peer did not answer in time");
             }
         }
     }

@@ -33,16 +33,16 @@ use rdmux_command::hosts;
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
 
-/// Measures between processes on two virtual hosts (over UDP) and on one (through shared memory).
-/// Rounds of ours and of what it is compared with alternate; each figure is a median. Ratios are
-/// printed beside their goal; a goal that is missed is no failure.
+/// Measures performance between processes on two virtual hosts (over UDP) and on one (through shared memory).
+/// Rounds of rdmux and of the reference that it is compared with alternate; each figure is a median. Ratios are
+/// printed with their goal; a missed goal is not a failure.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// Unmodified programs on rdmux beside UCX, iperf3, the kernel's rxe and the kernel's own copies; the subnet manager
-    /// beside OpenSM. A row that cannot be measured is a failure
+    /// Measure unmodified programs on rdmux against UCX, iperf3, the kernel's rxe and process_vm_writev; and the subnet manager
+    /// against OpenSM. A row that cannot be measured is a failure
     #[arg(long)]
     peers: bool,
-    /// Only these
+    /// Measure only these figures
     #[arg(long, value_delimiter = ',', value_name = "NAME", long_help = names())]
     only: Vec<String>,
     /// Rounds of each figure
@@ -51,7 +51,7 @@ pub struct BenchArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Draw the ratios beside their goals, as SVG
+    /// Draw the ratios and their goals to an SVG file
     #[arg(long, value_name = "FILE", requires = "peers")]
     svg: Option<PathBuf>,
 }
@@ -59,33 +59,33 @@ pub struct BenchArgs {
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Subject {
-    /// WRITE bandwidth over UDP, beside a TCP stream
+    /// WRITE bandwidth over UDP, compared with a TCP stream
     Bandwidth,
-    /// SEND latency over UDP, beside a UDP ping-pong
+    /// SEND latency over UDP, compared with a UDP ping-pong
     Latency,
-    /// SEND latency through shared memory, beside a cache line
+    /// SEND latency through shared memory, compared with a cache-line ping-pong
     Ring,
-    /// A poll that finds nothing
+    /// Time to poll an empty completion queue
     Poll,
-    /// The same through the C library and through the Rust API, by the programs of perftest
+    /// Latency and bandwidth of perftest's programs through the C library, compared with the Rust API
     C,
-    /// Connections a second, beside TCP's
+    /// Connections per second, compared with TCP
     Connections,
-    /// Connections by GID with paths that are given, beside those by IP address, on InfiniBand
+    /// Connections by GID with given paths, compared with those by IP address, on InfiniBand
     Native,
-    /// Memory and idle processor time of a thousand queue pairs
+    /// Memory and idle processor time of 1,000 queue pairs
     Resources,
-    /// XRC beside RC with a shared receive queue: rate, latency, and memory of all-to-all connections
+    /// XRC compared with RC with a shared receive queue: rate, latency, and memory of all-to-all connections
     Xrc,
-    /// A management datagram to an agent of a simulated node and back, beside a Unix-socket ping-pong
+    /// Round trip of a management datagram to a simulated node's agent, compared with a Unix-socket ping-pong
     Mad,
-    /// The time without completions when a connection migrates to another link, beside the retry timer
+    /// Time without completions when a connection migrates to another link, compared with the retry timer
     Migration,
-    /// Datagrams to a group by its address, beside those with an address handle
+    /// Datagrams to a group by its address, compared with those by an address handle
     Multicast,
-    /// The same through the C library: rdma_sendto beside ibv_post_send
+    /// The same through the C library: rdma_sendto compared with ibv_post_send
     Sendto,
-    /// iWARP beside one TCP stream, with and without CRC, and what peer-to-peer mode costs
+    /// iWARP compared with one TCP stream, with and without CRC, and the cost of peer-to-peer mode
     Iwarp,
 }
 
@@ -98,7 +98,7 @@ impl BenchArgs {
             if !self.peers && self::list::<peers::Row>().contains(unknown) {
                 bail!("{unknown:?} needs --peers; without it choose from {list}");
             }
-            bail!("nothing is called {unknown:?}: choose from {list}");
+            bail!("there is no figure {unknown:?}: choose from {list}");
         }
         Ok(T::value_variants().iter().filter(chosen).cloned().collect())
     }
@@ -115,7 +115,7 @@ fn list<T: ValueEnum>() -> Vec<String> {
 /// Returns the values of `--only`.
 fn names() -> String {
     let (subjects, rows) = (list::<Subject>().join(", "), list::<peers::Row>().join(", "));
-    format!("Only these: of {subjects}; with --peers of {rows}")
+    format!("Measure only these figures: of {subjects}; with --peers, of {rows}")
 }
 
 /// Runs `rdmux bench`.
@@ -142,7 +142,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         }
     }
     for (subject, why) in &missing {
-        eprintln!("rdmux: {} is missing: {}", name(subject), rdmux_command::output::text(why));
+        eprintln!("rdmux: cannot measure {}: {}", name(subject), rdmux_command::output::text(why));
     }
     Ok(if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

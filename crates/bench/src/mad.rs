@@ -96,7 +96,7 @@ impl Fabric {
                 data: smp.to_bytes().to_vec(),
             })?;
             let answer = self.file.recv_mad()?;
-            ensure!(answer.status == 0, "no answer to a MAD: error {}", answer.status);
+            ensure!(answer.status == 0, "a MAD was not answered: error {}", answer.status);
         }
         Ok(start.elapsed().as_secs_f64() / f64::from(count))
     }
@@ -105,7 +105,7 @@ impl Fabric {
 impl Drop for Fabric {
     fn drop(&mut self) {
         if let Err(error) = admin::down(&self.options, &self.name) {
-            tracing::warn!(%error, "the fabric that was started here did not end");
+            tracing::warn!(%error, "cannot stop the fabric that this command started");
         }
     }
 }

@@ -83,7 +83,10 @@ impl Pair {
         let connection = connect([a, b], qps, (SERVICE, &records), (&param, &options), LIMIT)?;
         let start = Instant::now();
         while ends.iter().any(|end| end.qp.migration() != MigState::Armed) {
-            ensure!(start.elapsed() < LIMIT, "the connection is not armed");
+            ensure!(
+                start.elapsed() < LIMIT,
+                "the connection's alternate path was not armed in time"
+            );
             thread::yield_now();
         }
         Ok(Self { ends, _connection: connection })
@@ -110,17 +113,17 @@ impl Pair {
                     if let Some(done) = near.cq.poll_one() {
                         break done;
                     }
-                    ensure!(start.elapsed() < LIMIT, "nothing completes any more");
+                    ensure!(start.elapsed() < LIMIT, "timed out: no WRITE completes");
                 };
                 if done.status != WcStatus::Success {
-                    bail!("a WRITE ended with {:?}", done.status);
+                    bail!("a WRITE completed with {:?}", done.status);
                 }
                 longest = longest.max(last.elapsed());
                 last = Instant::now();
                 let is_over =
                     is_down.load(Ordering::Acquire) && near.qp.migration() == MigState::Migrated;
                 after += u32::from(is_over);
-                ensure!(start.elapsed() < LIMIT, "the connection does not migrate");
+                ensure!(start.elapsed() < LIMIT, "the connection did not migrate in time");
             }
             disabling.join().map_err(|_| anyhow::anyhow!("disabling the port panicked"))??;
             Ok(longest.as_secs_f64())
@@ -134,7 +137,7 @@ fn host(fabric: &Fabric, name: &str) -> Result<Context> {
     let context = builder.device(DeviceKind::Ib).open()?;
     for port in [1, 2] {
         while context.query_port_number(port)?.state != PortState::Active {
-            context.next_event(Some(LIMIT))?.context("a port does not come up")?;
+            context.next_event(Some(LIMIT))?.context("a port did not become active in time")?;
         }
     }
     Ok(context)
@@ -152,7 +155,7 @@ fn disable(context: &Context, number: u8) -> Result<()> {
     let smp = |method| Smp::directed(method, PortInfo::ATTR_ID, number.into(), &[]);
     let answer = client.ask_smp(&Address::directed(), &smp(Method::GET))?;
     let Some(Attribute::PortInfo(mut info)) = answer.attribute() else {
-        bail!("the port does not tell its state");
+        bail!("the answer has no PortInfo");
     };
     (info.port_state, info.port_physical_state) = (State::DOWN, PhysState::DISABLED);
     let mut set = smp(Method::SET);

@@ -43,16 +43,17 @@ impl Bench {
         let said = String::from_utf8_lossy(&built.stderr);
         ensure!(
             built.status.success(),
-            "a program for librdmacm is not compiled (Debian packages gcc, libibverbs-dev, librdmacm-dev):\n{said}"
+            "cannot compile a program for librdmacm (it needs the Debian packages gcc, libibverbs-dev, librdmacm-dev):\n{said}"
         );
         self.progress.set_message(NAME);
-        let program = program.to_str().context("a folder for temporary files without a name")?;
+        let program =
+            program.to_str().context("the path of the folder for temporary files is not UTF-8")?;
         let mut run = on_host("bench-a", program)?;
         run.args([at.to_string(), GROUP.to_string(), self.rounds.to_string()]);
         let ran = run.output()?;
         let (printed, said) =
             (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-        ensure!(ran.status.success(), "the program fails ({}):\n{said}", ran.status);
+        ensure!(ran.status.success(), "the program failed ({}):\n{said}", ran.status);
         let (by_address, by_handle) = times(&printed)?;
         let figure = Figure::alone(NAME, Unit::Seconds, &by_address);
         Ok(figure.beside("ibv_post_send", &by_handle).with_goal(Goal::AtMost(1.15)))
@@ -79,7 +80,8 @@ impl Bench {
 /// Parses the two columns of the program's output from nanoseconds to seconds.
 fn times(printed: &str) -> Result<(Vec<f64>, Vec<f64>)> {
     let columns = printed.lines().map(|line| -> Result<(f64, f64)> {
-        let (address, handle) = line.split_once(' ').context("a line without two times")?;
+        let (address, handle) =
+            line.split_once(' ').context("a line of the output does not have two times")?;
         Ok((address.parse::<f64>()? / 1e9, handle.parse::<f64>()? / 1e9))
     });
     columns.collect::<Result<Vec<_>>>().map(|rows| rows.into_iter().unzip())
@@ -95,9 +97,9 @@ impl Member {
         let qp = context.pd().qp(QpType::Ud).cq(&cq).max_send_wr(depth).max_inline(64).build()?;
         id.attach_qp(&qp)?;
         id.join_multicast(GROUP, JoinFlags::SendOnlyFullMember)?;
-        let event = channel.next(Some(TIMEOUT))?.context("nobody answered the join")?;
+        let event = channel.next(Some(TIMEOUT))?.context("the join was not answered in time")?;
         let event = event.expect(EventKind::MulticastJoin, "join a group")?;
-        let ud = event.ud().context("an answer that does not describe the group")?;
+        let ud = event.ud().context("the join's event does not describe the group")?;
         let way = (Ah::from_vector(ud.av), ud.qp_num, ud.qkey);
         drop(event);
         Ok(Self { id, qp, cq, way })

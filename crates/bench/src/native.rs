@@ -46,7 +46,7 @@ impl Subnet {
             let at = there.address()?;
             connector.accept(at, CONNECTIONS, |at| Ok(tell.send(at)?))
         });
-        let to = listens.recv().context("nobody listens")?;
+        let to = listens.recv().context("the listener ended before it listened")?;
         let connector = Connector::new(&self.here)?;
         let (nodes, rate) = connector.connect_along(&found(to)?, CONNECTIONS as usize, 1)?;
         connector.disconnect(nodes)?;
@@ -64,7 +64,7 @@ impl Bench {
         let native = |to| -> Result<Answer> {
             let hints = Hints { native: true, ..Hints::default() };
             let found = resolver.resolve_addr(to, &hints).into_iter().next();
-            found.filter(|answer| !answer.paths.is_empty()).context("there is no path")
+            found.filter(|answer| !answer.paths.is_empty()).context("the resolver found no path")
         };
         let (ours, ip) = self.rounds(NAME, |_| subnet.rate(native), |_| subnet.rate(by_ip))?;
         let figure = Figure::alone(NAME, Unit::PerSecond, &ours);

@@ -25,7 +25,8 @@ pub(super) fn run(context: &Context) -> Result<()> {
             Ok(Answer::Done)
         }
         Ask::CmDisconnect => {
-            let (connector, nodes) = kept.take().context("there are no connections")?;
+            let (connector, nodes) =
+                kept.take().context("there are no connections to disconnect")?;
             connector.disconnect(nodes)?;
             Ok(Answer::Done)
         }
@@ -41,7 +42,7 @@ fn answer(
     reply: &mut Reply<Answer>,
 ) -> Result<Answer> {
     const NONE: &str = "there is no connection yet";
-    const TOO_SMALL: &str = "the memory is too small";
+    const TOO_SMALL: &str = "the shared memory is too small";
     match ask {
         Ask::TcpSink { at, size, count } => {
             let listener = tcp(at.into_addr(), reply)?;
@@ -99,7 +100,9 @@ fn answer(
             let connector = Connector::new(context)?;
             connector.accept(at, count, |at| reply.send(Answer::Listening(at)))?;
         }
-        Ask::CmConnect { .. } | Ask::CmDisconnect => bail!("these connections are kept elsewhere"),
+        Ask::CmConnect { .. } | Ask::CmDisconnect => {
+            bail!("this process does not keep these connections")
+        }
         Ask::RcWaitDisconnected => {
             rc.take().context(NONE)?.wait_disconnected()?;
         }
@@ -127,7 +130,7 @@ fn tcp(at: SocketAddr, reply: &mut Reply<Answer>) -> Result<TcpListener> {
 /// Maps memory of the requesting process.
 fn map(file: &str) -> Result<SharedMem> {
     let file = File::options().read(true).write(true).open(file);
-    let file = file.context("cannot open the memory of the other side")?;
+    let file = file.context("cannot open the other process's memory")?;
     Ok(SharedMem::map(file.into(), LINE_WORDS)?)
 }
 

@@ -74,12 +74,12 @@ fn poll_message(stream: &mut TcpStream, into: &mut [u8], start: Instant) -> Resu
     let (mut have, mut turns) = (0, 0_u32);
     while have < into.len() {
         match stream.read(&mut into[have..]) {
-            Ok(0) => bail!("the other side of the TCP ping-pong ended"),
+            Ok(0) => bail!("the other side of the TCP ping-pong closed the connection"),
             Ok(n) => have += n,
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 turns = turns.wrapping_add(1);
                 if turns.is_multiple_of(1 << 16) && start.elapsed() > TIMEOUT {
-                    bail!("the other side of the TCP ping-pong does not answer");
+                    bail!("the other side of the TCP ping-pong did not answer in time");
                 }
                 spin_loop();
             }
@@ -156,7 +156,7 @@ pub(super) fn wait_line(line: &AtomicU64, value: u64, start: Instant) -> Result<
     while line.load(Ordering::Acquire) != value {
         turns = turns.wrapping_add(1);
         if turns.is_multiple_of(1 << 20) && start.elapsed() > TIMEOUT {
-            bail!("the other side of the cache-line ping-pong does not answer");
+            bail!("the other side of the cache-line ping-pong did not answer in time");
         }
         spin_loop();
     }
@@ -222,7 +222,7 @@ fn wait_turn(line: &AtomicU64, value: u64, start: Instant) -> Result<()> {
     while line.load(Ordering::Acquire) != value {
         turns = turns.wrapping_add(1);
         if turns.is_multiple_of(1 << 20) && start.elapsed() > TIMEOUT {
-            bail!("the other side of the ping-pong through a third process does not answer");
+            bail!("the other side of the ping-pong through a third process did not answer in time");
         }
         if turns.is_multiple_of(SPINS) {
             thread::yield_now();
@@ -290,7 +290,7 @@ pub(super) fn tcp_connect_close(to: SocketAddr, count: u32, at_once: u32) -> Res
             stream.set_read_timeout(Some(TIMEOUT))?;
             let mut rest = Vec::new();
             if stream.read_to_end(&mut rest)? != 0 {
-                bail!("a connection that should end has data");
+                bail!("received data on a connection that should end");
             }
         }
         left -= batch;

@@ -83,7 +83,9 @@ const CALIBRATIONS: u32 = 10;
 pub(super) fn calibrated<T>(mut measure: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 1..CALIBRATIONS {
         match measure() {
-            Err(e) if e.is::<Uncalibrated>() => eprintln!("rdmux: {Uncalibrated}; it runs again"),
+            Err(e) if e.is::<Uncalibrated>() => {
+                eprintln!("rdmux: {Uncalibrated}; repeating the measurement")
+            }
             other => return other,
         }
     }
@@ -105,7 +107,7 @@ pub(super) fn pair<T>(
             bail!("{} ended ({status}) before it listened:\n{}", server.line, server.said());
         }
         if start.elapsed() > TIMEOUT {
-            bail!("{} does not listen:\n{}", server.line, server.said());
+            bail!("{} did not listen in time:\n{}", server.line, server.said());
         }
         thread::sleep(GLANCE);
     }
@@ -116,7 +118,7 @@ pub(super) fn pair<T>(
         wait(&mut server.child, FAREWELL)?;
         parse(&said).with_context(|| format!("{} printed:\n{said}\n", client.line))
     } else {
-        let how = if ended { "failed" } else { "does not end" };
+        let how = if ended { "failed" } else { "did not end in time" };
         let (client, server, heard) = (&client.line, &server.line, server.said());
         Err(anyhow!("{client} {how}:\n{said}\nits server {server}:\n{heard}"))
     };

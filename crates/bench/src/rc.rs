@@ -19,7 +19,7 @@ const READS: u8 = 16;
 /// The number of posted receives.
 const RECEIVES: u32 = 64;
 /// The error if the server did not send the address of its memory.
-const NO_TARGET: &str = "the peer did not say where its memory is";
+const NO_TARGET: &str = "the peer did not send the address of its memory";
 /// How long a side waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -99,7 +99,7 @@ impl Rc {
         listener.listen(1)?;
         listening(at)?;
         let mut event = cmutil::expect(&channel, EventKind::ConnectRequest, "accept", TIMEOUT)?;
-        let id = event.take_id().context("a request without an id")?;
+        let id = event.take_id().context("the connection request has no id")?;
         drop(event);
         let this = Self::new(&channel, id)?;
         this.id.accept(&Self::param(&this.end.memory.remote().to_bytes()))?;

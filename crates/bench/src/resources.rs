@@ -17,7 +17,7 @@ pub(super) fn share(pid: u32) -> Result<u64> {
 
 fn share_of(rollup: &str) -> Result<u64> {
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let kib: u64 = field(line.context("there is no Pss")?, 0)?.parse()?;
+    let kib: u64 = field(line.context("there is no line Pss")?, 0)?.parse()?;
     Ok(kib << 10)
 }
 
@@ -29,13 +29,13 @@ pub(super) fn cpu_time() -> Result<f64> {
 
 fn cpu_time_of(stat: &str, ticks_per_second: u64) -> Result<f64> {
     // The second field is a name in parentheses, which may contain any characters.
-    let (_, rest) = stat.rsplit_once(')').context("/proc/self/stat makes no sense")?;
+    let (_, rest) = stat.rsplit_once(')').context("/proc/self/stat has an unknown format")?;
     let ticks = |n| -> Result<u64> { Ok(field(rest, n)?.parse()?) };
     Ok((ticks(11)? + ticks(12)?) as f64 / ticks_per_second as f64)
 }
 
 fn field(line: &str, n: usize) -> Result<&str> {
-    line.split_whitespace().nth(n).context("a file of /proc is too short")
+    line.split_whitespace().nth(n).context("a line of the file in /proc has too few fields")
 }
 
 #[cfg(test)]

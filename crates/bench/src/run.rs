@@ -225,7 +225,9 @@ impl Bench {
                 Ok(time)
             },
             |b| {
-                let Some(line) = memory.words().first() else { bail!("no shared memory") };
+                let Some(line) = memory.words().first() else {
+                    bail!("the shared memory is too small")
+                };
                 line.store(0, std::sync::atomic::Ordering::Release);
                 let count = RING_PINGS.into();
                 b.local.tell(&Ask::LineEcho { file: file.clone(), count })?;
@@ -245,7 +247,7 @@ impl Bench {
             let mut child = part("bench-a")?;
             match child.ask(&Ask::PollInVain { count: POLLS })? {
                 Answer::Took(seconds) => times.push(seconds / f64::from(POLLS)),
-                other => bail!("{other:?} came instead of a time"),
+                other => bail!("the other process sent {other:?}, not Took"),
             }
         }
         let figure = Figure::alone("poll of an empty completion queue", Unit::Seconds, &times);
@@ -363,7 +365,7 @@ pub(super) fn listening(child: &mut Child, ask: &Ask) -> Result<SocketAddr> {
 pub(super) fn done(child: &mut Child) -> Result<()> {
     match child.hear()? {
         Answer::Done => Ok(()),
-        other => bail!("{other:?} came instead of an end"),
+        other => bail!("the other process sent {other:?}, not Done"),
     }
 }
 

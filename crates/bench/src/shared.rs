@@ -89,7 +89,7 @@ impl Drop for Shared {
         if let (Some(domain), Some(target)) = (&self.domain, self.target)
             && let Err(error) = domain.unregister(target)
         {
-            tracing::warn!(%error, "a target stays until this process ends");
+            tracing::warn!(%error, "cannot unregister a target; it exists until this process ends");
         }
     }
 }
@@ -108,7 +108,7 @@ impl Others {
         Ok(self.last()?.hello())
     }
     pub(super) fn connect(&mut self, peer: &Hello, number: u32) -> Result<u32> {
-        let this = self.0.last_mut().context("nothing was made")?;
+        let this = self.0.last_mut().context("no endpoint has been created yet")?;
         let ours = this.accept(peer)?;
         this.connect(peer, number)?;
         Ok(ours)

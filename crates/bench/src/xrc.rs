@@ -20,9 +20,9 @@ const RC: &str = "RC with a shared receive queue";
 const PROCESSES: u64 = 64;
 /// The basis of the memory figures.
 pub(super) const NOTE: &str = "\
-64 by 64: each of 64 processes of a host sends to each of 64 of another. What 64 connections between one process
-of each take is measured, and multiplied. Shared receive queues are as many either way and not counted. The rings
-are memory only as far as they have been used, and as many for one sender as for thousands.";
+64 by 64: each of 64 processes of a host sends to each of 64 of another. The memory of 64 connections between one process
+of each host is measured and extrapolated. Shared receive queues are as many in both cases and not counted. The rings
+use memory only as far as they have been written, and their number does not depend on the number of senders.";
 
 /// The processes that a case connects.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Bench {
         let Answer::Hello(theirs) = other.ask(&Ask::SharedMake(kind))? else { bail!(UNEXPECTED) };
         connect(&mut ours, other, &hello, &theirs)?;
         if ours.end.qp.is_same_host() != (link == Link::Ring) {
-            bail!("the connection takes the wrong link");
+            bail!("the connection uses the wrong link: shared memory or not");
         }
         Ok(ours)
     }
@@ -138,7 +138,7 @@ impl Bench {
             case.name,
             |b| b.ping(case, Kind::Xrc),
             |b| {
-                let relay = Relay::new(&memory).context("no shared memory")?;
+                let relay = Relay::new(&memory).context("the shared memory is too small")?;
                 relay.reset();
                 third.tell(&Ask::LinesRelay { file: file.clone(), count })?;
                 b.local.tell(&Ask::LinesEcho { file: file.clone(), count })?;
@@ -191,7 +191,7 @@ impl Bench {
 
 /// The bytes of the ring through which the hub reaches a process.
 const RING: f64 = rdmux_link::ring::DEFAULT_CAPACITY as f64;
-const UNEXPECTED: &str = "an answer that does not belong to the question";
+const UNEXPECTED: &str = "the other process sent an unexpected answer";
 
 /// Connects both sides.
 fn connect(ours: &mut Shared, other: &mut Child, hello: &Hello, theirs: &Hello) -> Result<()> {

@@ -104,7 +104,7 @@ impl Client {
     fn new(fabric: Fabric) -> Result<Self> {
         let shown = fabric.show()?;
         let ports = || shown.nodes.iter().flat_map(|node| &node.ports);
-        let manager = ports().find(|port| port.is_sm).context("no port has a manager")?.lid;
+        let manager = ports().find(|port| port.is_sm).context("no port has a subnet manager")?.lid;
         let adapters = shown.nodes.iter().filter(|node| !node.is_switch);
         let guids: Vec<Guid> = adapters.clone().map(|node| node.guid).collect();
         let mut others: Vec<End> = adapters
@@ -115,7 +115,7 @@ impl Client {
                 Some(End { gid, lid: port.lid })
             })
             .collect();
-        ensure!(others.len() == guids.len() && others.len() > 2, "adapters without a port 1");
+        ensure!(others.len() == guids.len() && others.len() > 2, "an adapter has no port 1");
         ensure!(others.iter().all(|end| end.lid.is_unicast()), "a port has no LID");
         let own = others.remove(1);
         let file = fabric.open(guids[1])?;
@@ -155,7 +155,7 @@ impl Client {
         let time = self.ask(PATHS, out, question, |n, answer| {
             let (path, to): (PathRecord, _) = (answer.record()?, self.other(n));
             let is_it = path.dgid == to.gid && path.dlid == to.lid && path.slid == self.own.lid;
-            ensure!(is_it, "the path is another one: {path:?}");
+            ensure!(is_it, "the path leads elsewhere: {path:?}");
             Ok(())
         })?;
         Ok(f64::from(PATHS) / time)
@@ -195,7 +195,7 @@ impl Client {
         let check = |n, answer: &SaMad<'_>| {
             let record: McMemberRecord = answer.record()?;
             let is_it = record.mgid == group(n % GROUPS) && record.mlid.is_multicast();
-            ensure!(is_it, "the answer is about another group: {record:?}");
+            ensure!(is_it, "the answer describes another group: {record:?}");
             Ok(())
         };
         let time = self.ask(joins, JOINS_OUT, |n| question(Method::SET, create, n), check)?;
@@ -223,14 +223,14 @@ impl Client {
                 self.file.wait()?;
                 continue;
             };
-            ensure!(answer.status == 0, "no answer: error {}", answer.status);
+            ensure!(answer.status == 0, "a query was not answered: error {}", answer.status);
             let mad = SaMad::parse(&answer.data)?;
             let status = mad.header.status;
-            ensure!(status == 0, "refused with status {status:#06x}");
+            ensure!(status == 0, "subnet administration refused a query with status {status:#06x}");
             // The upper half belongs to the agent.
             let [.., a, b, c, d] = mad.header.tid.to_be_bytes();
             let n = u32::from_be_bytes([a, b, c, d]);
-            ensure!(n < asked, "an answer to what was not asked");
+            ensure!(n < asked, "received an answer without a query");
             check(n, &mad)?;
             answered += 1;
         }

@@ -134,12 +134,12 @@ impl Ground {
         let mut process = Running(ibsim.spawn().context("cannot start ibsim")?);
         let start = Instant::now();
         while !fs::read_to_string(&said)?.contains("sim>") {
-            ensure!(process.0.try_wait()?.is_none(), "ibsim ended before it simulated");
-            ensure!(start.elapsed() < TIMEOUT, "ibsim never simulated");
+            ensure!(process.0.try_wait()?.is_none(), "ibsim ended before its simulation started");
+            ensure!(start.elapsed() < TIMEOUT, "ibsim's simulation did not start in time");
             sleep(GLANCE);
         }
         let node = topology.nodes.iter().find(|node| node.description == HOST);
-        let node = node.context("a tree without its first adapter")?.id.clone();
+        let node = node.context("the topology has no adapter of the measured host")?.id.clone();
         Ok(Ibsim { process, name, node, dir })
     }
 }
@@ -165,14 +165,21 @@ impl Fabric {
         let start = Instant::now();
         loop {
             let status = admin::status(&self.options, &self.name)?;
-            let manager = status.manager.context("a fabric without a manager")?;
+            let manager = status.manager.context("the fabric has no subnet manager")?;
             if let Some(last) = manager.last.filter(|_| manager.state == "master") {
                 let nodes = u64::from(status.adapters + status.switches);
-                ensure!(last.nodes == nodes, "of {nodes} nodes {} were found", last.nodes);
+                ensure!(
+                    last.nodes == nodes,
+                    "the sweep did not find {nodes} nodes, but {}",
+                    last.nodes
+                );
                 ensure!(last.problem_count == 0, "problems: {:?}", last.problems);
                 return Ok(());
             }
-            ensure!(start.elapsed() < TIMEOUT, "the manager never brought the subnet up");
+            ensure!(
+                start.elapsed() < TIMEOUT,
+                "the subnet manager did not bring the subnet up in time"
+            );
             sleep(GLANCE);
         }
     }
@@ -233,7 +240,7 @@ impl Drop for Fabric {
         };
         let down = admin::down(&self.options, &self.name).map_err(anyhow::Error::from);
         if let Err(error) = host.and(down) {
-            tracing::warn!(%error, "the fabric that was started here did not end");
+            tracing::warn!(%error, "cannot stop the fabric that this command started");
         }
     }
 }
@@ -279,10 +286,13 @@ impl OpenSm {
                 return Ok(Self { process, took: start.elapsed().as_secs_f64() });
             }
             if let Some(error) = text.lines().find(|line| line.contains(": ERR ")) {
-                bail!("OpenSM complains: {error}");
+                bail!("OpenSM logged an error: {error}");
             }
             ensure!(process.0.try_wait()?.is_none(), "OpenSM ended: {text}");
-            ensure!(start.elapsed() < TIMEOUT, "OpenSM never brought the subnet up: {text}");
+            ensure!(
+                start.elapsed() < TIMEOUT,
+                "OpenSM did not bring the subnet up in time: {text}"
+            );
             sleep(GLANCE);
         }
     }

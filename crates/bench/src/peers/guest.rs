@@ -71,7 +71,7 @@ fn maker() -> Result<PathBuf> {
     let folders = manifest.iter().chain([&here]).flat_map(|folder| folder.ancestors());
     let found = folders.map(|folder| folder.join(MAKER)).find(|file| file.is_file());
     found.with_context(|| {
-        format!("there is no {MAKER} above {}: run it in the sources", here.display())
+        format!("there is no {MAKER} above {}: run this command in the source tree", here.display())
     })
 }
 
@@ -90,7 +90,7 @@ fn figure(row: Row, said: &str) -> Result<Figure> {
             .map(|text| parse(text).with_context(|| format!("{title} printed:\n{text}\n")))
             .collect();
         let values = values?;
-        ensure!(!values.is_empty(), "the guest measured no {title}:\n{said}");
+        ensure!(!values.is_empty(), "the guest printed no figure for {title}:\n{said}");
         Ok(values)
     };
     Ok(Figure::new(row, &values("rdmux")?, &values("rxe")?))
@@ -125,7 +125,7 @@ mod tests {
         assert!((figure.ratio - 2.0).abs() < 1e-9);
         assert_eq!(figure.ours.rounds, 2);
         let e = super::figure(Row::GuestCm, &said).unwrap_err();
-        assert!(e.to_string().starts_with("the guest measured no guest-cm rdmux"), "{e}");
+        assert!(e.to_string().starts_with("the guest printed no figure for guest-cm rdmux"), "{e}");
     }
 
     #[test]

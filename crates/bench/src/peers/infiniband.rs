@@ -80,7 +80,8 @@ impl Subnet {
     }
 
     fn run(&self, run: &Run) -> Result<f64> {
-        let (program, args) = run.line.split_once(' ').context("a command without arguments")?;
+        let (program, args) =
+            run.line.split_once(' ').context("the command line has no arguments")?;
         require(program)?;
         let is_time = program.ends_with("_lat");
         let parse = if is_time { parse::perftest_latency } else { parse::perftest_bandwidth };
@@ -104,7 +105,7 @@ impl Drop for Subnet {
     fn drop(&mut self) {
         for host in HOSTS {
             if let Err(error) = self.fabric.rdmux(&["host", "down", host]) {
-                tracing::warn!(%error, "a host that was started here did not end");
+                tracing::warn!(%error, "cannot stop a host that this command started");
             }
         }
     }

@@ -54,6 +54,6 @@ fn shares(pids: [u32; 3]) -> Result<[u64; 3]> {
 fn keep(client: &mut Child, to: SocketAddr) -> Result<()> {
     match client.ask(&Ask::CmConnect { to, count: CONNECTIONS, at_once: AT_ONCE })? {
         Answer::Done => Ok(()),
-        other => bail!("{other:?} came instead of connections"),
+        other => bail!("the other process sent {other:?}, not Done"),
     }
 }

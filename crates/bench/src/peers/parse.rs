@@ -59,12 +59,12 @@ fn ucx(output: &str, name: &str) -> Result<f64> {
 
 /// Parses the output of `iperf3 --json`: the bytes per second at the receiver.
 pub(super) fn iperf3(output: &str) -> Result<f64> {
-    let all: Value = serde_json::from_str(output).context("no JSON")?;
+    let all: Value = serde_json::from_str(output).context("the output is not JSON")?;
     if let Some(why) = all["error"].as_str() {
         anyhow::bail!("{why}");
     }
     let bits = all["end"]["sum_received"]["bits_per_second"].as_f64();
-    Ok(bits.context("no end.sum_received.bits_per_second")? / 8.0)
+    Ok(bits.context("the output has no end.sum_received.bits_per_second")? / 8.0)
 }
 
 /// Parses the output of `cmtime`: the seconds per connection, all steps together.
@@ -81,7 +81,7 @@ pub(super) fn cmtime(output: &str) -> Result<f64> {
     let rows: Vec<_> = output.lines().filter_map(|l| l.split_once(':')).collect();
     let step = |name: &&str| {
         let row = rows.iter().find(|(step, _)| step.trim_end() == *name);
-        let (_, values) = row.with_context(|| format!("there is no step {name}"))?;
+        let (_, values) = row.with_context(|| format!("the output has no step {name}"))?;
         // Columns may be joined; the last one is separate.
         positive(values.split_whitespace().last(), name)
     };
@@ -90,7 +90,7 @@ pub(super) fn cmtime(output: &str) -> Result<f64> {
 }
 
 fn positive(word: Option<&str>, name: &str) -> Result<f64> {
-    let value: f64 = word.with_context(|| format!("{name} is missing"))?.trim().parse()?;
+    let value: f64 = word.with_context(|| format!("the output has no {name}"))?.trim().parse()?;
     ensure!(value.is_finite() && value > 0.0, "{name} is {value}");
     Ok(value)
 }

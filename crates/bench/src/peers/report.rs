@@ -57,7 +57,7 @@ impl Outcome {
             say!("{}: {}", figure.what, parts.join(", "));
         }
         for missing in &self.missing {
-            eprintln!("rdmux: {} is missing: {}", missing.what, missing.why);
+            eprintln!("rdmux: cannot measure {}: {}", missing.what, missing.why);
         }
         Ok(())
     }

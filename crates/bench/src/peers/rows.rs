@@ -175,7 +175,7 @@ impl Bench {
         if place(&taken).is_none() {
             taken.extend(measure(self)?);
         }
-        let at = place(&taken).context("a row that is not measured with others")?;
+        let at = place(&taken).context("this row is not measured together with others")?;
         taken.swap_remove(at).1
     }
 
@@ -198,7 +198,7 @@ impl Bench {
 
     /// Measures rdmux's subnet administration compared with OpenSM's.
     fn administration(&self) -> Result<Vec<(Row, Result<Figure>)>> {
-        self.say("questions to subnet administration");
+        self.say("queries to subnet administration");
         let ground = Ground::new()?;
         let Both { ours, opensm } = Both::new(&ground)?;
         let figure = |row, ask: fn(&Client) -> Result<f64>| {
@@ -241,7 +241,7 @@ impl Bench {
         variables: Variables<'_>,
         parse: Parse,
     ) -> Result<f64> {
-        let (program, args) = line.split_once(' ').context("a command line without arguments")?;
+        let (program, args) = line.split_once(' ').context("the command line has no arguments")?;
         calibrated(|| {
             let port = free_port()?;
             let command = |host| -> Result<Command> {
@@ -260,7 +260,7 @@ impl Bench {
         let line = Line(AtomicU64::new(0));
         let mut peer = stranger()?;
         let (here, there) = (i32::try_from(std::process::id())?, i32::try_from(peer.id())?);
-        let tracer = Pid::from_raw(there).context("a process without a number")?;
+        let tracer = Pid::from_raw(there).context("the process has no id")?;
         // A kernel without Yama refuses this, and does not need it.
         let _ = set_ptracer(PTracer::ProcessID(tracer));
         let va = memory_of(&mut peer, &Ask::Line)?;
@@ -344,7 +344,7 @@ fn listening(peer: &mut Child, ask: &Ask) -> Result<SocketAddr> {
 pub(super) fn done(peer: &mut Child) -> Result<()> {
     match peer.hear()? {
         Answer::Done => Ok(()),
-        other => bail!("{other:?} came instead of an end"),
+        other => bail!("the other process sent {other:?}, not Done"),
     }
 }
 

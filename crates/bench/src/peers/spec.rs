@@ -20,11 +20,11 @@ pub(crate) enum Row {
     ReadBw,
     /// ib_send_bw, 1 MiB, same host
     SendBw,
-    /// ib_send_bw, 8 B, same host: messages a second
+    /// ib_send_bw, 8 B, same host: messages per second
     Rate,
-    /// ib_write_bw, 64 KiB, between hosts, beside iperf3
+    /// ib_write_bw, 64 KiB, between hosts, compared with iperf3
     UdpBw,
-    /// The same beside ucx_perftest over TCP
+    /// The same compared with ucx_perftest over TCP
     UdpUcx,
     /// ib_send_lat, 64 B, between hosts
     UdpLat,
@@ -32,55 +32,55 @@ pub(crate) enum Row {
     LossBw,
     /// ib_send_lat, 64 B, between hosts, with loss
     LossLat,
-    /// ib_send_lat, 8 B, same host, on InfiniBand beside RoCE
+    /// ib_send_lat, 8 B, same host, on InfiniBand compared with RoCE
     IbLat,
     /// ib_write_bw, 64 KiB, likewise
     IbBw,
     /// ib_write_bw, 1 MiB, likewise
     IbLongBw,
-    /// ib_send_lat, 8 B, on InfiniBand, between two virtual hosts beside the same host
+    /// ib_send_lat, 8 B, on InfiniBand, between two virtual hosts compared with the same host
     IbHostsLat,
     /// ib_write_bw, 64 KiB, likewise
     IbHostsBw,
     /// ib_write_bw, 1 MiB, likewise
     IbHostsLongBw,
-    /// ib_write_bw, 64 KiB, over UDP between hosts, on InfiniBand beside RoCE
+    /// ib_write_bw, 64 KiB, over UDP between hosts, on InfiniBand compared with RoCE
     IbUdpBw,
-    /// ib_write_bw in a guest, beside rxe
+    /// ib_write_bw in a guest, compared with rxe
     GuestBw,
-    /// ib_send_lat in a guest, beside rxe
+    /// ib_send_lat in a guest, compared with rxe
     GuestLat,
-    /// cmtime in a guest, beside rxe
+    /// cmtime in a guest, compared with rxe
     GuestCm,
     /// cmtime, 1,000 connections
     Connect,
     /// Memory of idle connected queue pairs
     Memory,
-    /// OpenSM brings up 10,368 adapters on a fabric, beside ibsim
+    /// OpenSM brings up 10,368 adapters on rdmux's fabric, compared with ibsim
     Opensm,
-    /// Our manager brings up 10,368 adapters, beside OpenSM on ibsim
+    /// The fabric's own manager brings up 10,368 adapters, compared with OpenSM on ibsim
     SubnetUp,
-    /// The memory of fabric and manager then
+    /// Memory of fabric and manager afterwards
     SubnetMemory,
-    /// PathRecords by GID at 3,240 nodes, one at a time, beside OpenSM on the same fabric
+    /// PathRecords by GID at 3,240 nodes, one at a time, compared with OpenSM on the same fabric
     Path,
     /// The same, 64 at a time
     Paths,
-    /// Ports join multicast groups, 16 at a time, beside OpenSM on the same fabric
+    /// Joins of multicast groups, 16 at a time, compared with OpenSM on the same fabric
     Joins,
-    /// A PathRecord's time at 10,368 nodes beside that at 648
+    /// Time of a PathRecord query at 10,368 nodes compared with 648
     PathGrowth,
-    /// A cached resolve by ACM's socket, beside a ping-pong of the same bytes
+    /// A cached resolve through ACM's socket, compared with a ping-pong of the same bytes
     AcmLat,
-    /// Cached resolves by ACM's socket, of 64 clients, beside Debian's ibacm on the same fabric
+    /// Cached resolves through ACM's socket by 64 clients, compared with Debian's ibacm on the same fabric
     AcmRate,
-    /// Cached resolves through our library, beside Debian's ibacm by its socket
+    /// Cached resolves through libibacm, compared with Debian's ibacm through its socket
     AcmLibrary,
-    /// Resolves by multicast between two hosts, beside Debian's ibacm
+    /// Resolves by multicast between two hosts, compared with Debian's ibacm
     AcmCold,
-    /// 64 hosts resolve each other, beside a question to subnet administration for each pair
+    /// 64 hosts resolve each other, compared with a query to subnet administration for each pair
     AcmPairs,
-    /// The same where OpenSM is subnet administration
+    /// The same with OpenSM as subnet administration
     AcmPairsOpensm,
 }
 

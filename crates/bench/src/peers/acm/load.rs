@@ -33,7 +33,9 @@ impl Socket {
     pub(super) fn connect(path: &Path) -> Result<Self> {
         let stream = UnixStream::connect(path);
         let this =
-            Self::of(stream.with_context(|| format!("the ACM service at {}", path.display()))?);
+            Self::of(stream.with_context(|| {
+                format!("cannot connect to the ACM service at {}", path.display())
+            })?);
         this.stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(this)
     }
@@ -54,12 +56,12 @@ impl Socket {
                 break length;
             }
             let more = self.stream.read(&mut buf[got..])?;
-            ensure!(more > 0, "the ACM service has closed the connection");
+            ensure!(more > 0, "the ACM service closed the connection");
             got += more;
         };
         match Reply::parse(&buf[..length])?.answer {
             Answer::Paths(_) => Ok(()),
-            other => bail!("the ACM service answers {other:?}"),
+            other => bail!("the ACM service answered {other:?}, not a path"),
         }
     }
 
@@ -93,7 +95,7 @@ pub(super) fn together(path: &Path, request: &[u8], clients: usize, count: u32) 
             let mut buf = [0; REPLY];
             match stream.read(&mut buf) {
                 Ok(REPLY) => answered += 1,
-                Ok(length) => bail!("an answer of {length} bytes is no path"),
+                Ok(length) => bail!("an answer has {length} bytes, not {REPLY}, and is no path"),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => continue,
                 Err(e) => return Err(e.into()),
             }
@@ -111,14 +113,14 @@ fn ready(streams: &[UnixStream]) -> Result<Vec<usize>> {
     let mut fds: Vec<_> = streams.iter().map(|s| PollFd::new(s, PollFlags::IN)).collect();
     let timeout = rustix::event::Timespec { tv_sec: TIMEOUT.as_secs() as _, tv_nsec: 0 };
     let count = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout)))?;
-    ensure!(count > 0, "the ACM service does not answer");
+    ensure!(count > 0, "the ACM service did not answer in time");
     let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
     Ok(fds.iter().enumerate().filter(|(_, fd)| is_ready(fd)).map(|(n, _)| n).collect())
 }
 
 /// Answers this many messages and does nothing else, in a process that is the reference for a service.
 pub(in super::super) fn echo(path: &Path, request: usize, reply: usize, count: u32) -> Result<()> {
-    ensure!(request <= MAX_LEN && reply <= MAX_LEN, "messages are longer than ACM's");
+    ensure!(request <= MAX_LEN && reply <= MAX_LEN, "the messages are longer than ACM's longest");
     let mut stream = UnixStream::connect(path)?;
     let (mut heard, answer) = ([0; MAX_LEN], [0x5a; MAX_LEN]);
     for _ in 0..count {
@@ -178,6 +180,6 @@ mod tests {
     fn clients_count_answers_that_are_paths_and_no_others() {
         assert!(load(REPLY).unwrap() > 0.0);
         let e = load(Header::LEN).unwrap_err();
-        assert_eq!(e.to_string(), "an answer of 16 bytes is no path");
+        assert_eq!(e.to_string(), "an answer has 16 bytes, not 88, and is no path");
     }
 }

@@ -90,14 +90,14 @@ impl Bench {
         let request = debian.warm(&mut socket)?;
         let client = ours.library();
         let (own, other) = (name(ours.own())?, name(ours.other())?);
-        ensure!(client.cached(Some(&own), &other).is_some(), "the cache that is shared lacks it");
+        ensure!(client.cached(Some(&own), &other).is_some(), "the shared cache lacks the path");
         self.alternate(
             row,
             || {
                 let start = Instant::now();
                 for _ in 0..READS {
                     let paths = client.resolve(Some(own), other, TIMEOUT)?;
-                    ensure!(!paths.paths.is_empty(), "no path");
+                    ensure!(!paths.paths.is_empty(), "the answer has no path");
                 }
                 Ok(f64::from(READS) / start.elapsed().as_secs_f64())
             },
@@ -118,7 +118,7 @@ impl Bench {
         let before = ours.pair.asked()?;
         let figure = self.alternate(row, || ours.resolve(), || debian.resolve())?;
         let asked = ours.pair.asked()? - before;
-        ensure!(asked >= u64::from(names), "{names} resolves took {asked} requests only");
+        ensure!(asked >= u64::from(names), "{names} resolves sent only {asked} requests");
         Ok(figure)
     }
 

@@ -61,13 +61,13 @@ impl Pairs {
         let stage = Stage::new(ground, SHAPE, &names, manager)?;
         let shown = stage.fabric.show()?;
         let ports = || shown.nodes.iter().flat_map(|node| &node.ports);
-        let manager = ports().find(|port| port.is_sm).context("no port has a manager")?.lid;
+        let manager = ports().find(|port| port.is_sm).context("no port has a subnet manager")?.lid;
         let mut options = Options::fitted(u32::try_from(HOSTS)?);
         options.machine.route_protocol = rdmux_acm::RouteProtocol::Acm;
         let options = write(&options);
         let host = |name: String| {
             let node = shown.nodes.iter().find(|node| node.description == name);
-            let guid = node.with_context(|| format!("no adapter is called {name}"))?.guid;
+            let guid = node.with_context(|| format!("the fabric has no adapter {name}"))?.guid;
             let command = own_service(&stage.fabric, &name)?;
             let line = format!("{name} rdmux_ib0 1 default\n");
             let service = Running::start(&stage.fabric, &name, command, (&line, &options))?;
@@ -117,7 +117,7 @@ impl Pairs {
             gate.pass();
             let start = Instant::now();
             connected?;
-            ensure!(used, "no new connection");
+            ensure!(used, "a client could not open a new connection to the service");
             for other in self.others(host) {
                 let dest = name(&other.name)?;
                 requests.start(&Query::Resolve { source, dest, cached_only: false }, TIMEOUT);
@@ -148,7 +148,12 @@ impl Pairs {
                     host.file.wait()?;
                     continue;
                 };
-                ensure!(answer.status == 0, "{}: no answer: error {}", host.name, answer.status);
+                ensure!(
+                    answer.status == 0,
+                    "{}: a query was not answered: error {}",
+                    host.name,
+                    answer.status
+                );
                 let path: PathRecord = SaMad::parse(&answer.data)?.record()?;
                 ensure!(path.sgid == host.gid, "the path of another host");
                 waiting -= 1;
@@ -181,7 +186,7 @@ impl Pairs {
                 let (first, last) = whole.unwrap_or((start, end));
                 whole = Some((first.min(start), last.max(end)));
             }
-            let (first, last) = whole.context("there are no hosts")?;
+            let (first, last) = whole.context("the fabric has no hosts")?;
             Ok((last - first).as_secs_f64())
         })
     }
@@ -211,9 +216,9 @@ fn connect(service: &Running) -> Result<Requests> {
 
 /// Returns the path of an answer.
 fn take(answer: Option<(RequestId, Result<Reply, Error>)>) -> Result<PathRecord> {
-    match answer.context("a path did not come")?.1? {
+    match answer.context("a path was not answered in time")?.1? {
         Reply::Paths(paths) => Ok(paths.paths[0].path),
-        _ => anyhow::bail!("an answer that is no path"),
+        _ => anyhow::bail!("the answer is not a path"),
     }
 }
 

@@ -121,7 +121,7 @@ impl Drop for Stage {
     fn drop(&mut self) {
         for host in &self.hosts {
             if let Err(error) = self.fabric.rdmux(&["host", "down", host]) {
-                tracing::warn!(%error, "a host that was started here did not end");
+                tracing::warn!(%error, "cannot stop a host that this command started");
             }
         }
     }
@@ -159,7 +159,7 @@ impl Running {
         let start = Instant::now();
         while Socket::connect(&this.socket()).is_err() {
             this.still_runs()?;
-            ensure!(start.elapsed() < START, "the ACM service of {host} never listened");
+            ensure!(start.elapsed() < START, "the ACM service of {host} did not listen in time");
             sleep(GLANCE);
         }
         Ok(this)
@@ -269,7 +269,7 @@ impl<S: Service> Pair<S> {
         let start = Instant::now();
         while let Err(e) = socket.ask(&request) {
             if start.elapsed() > START {
-                return Err(e.context("the other host was never found"));
+                return Err(e.context("the other host was not resolved in time"));
             }
             sleep(GLANCE);
             *socket = self.client()?;
@@ -286,7 +286,7 @@ impl Pair<Ours> {
     pub(super) fn asked(&self) -> Result<u64> {
         let all = self.library().statistics(TIMEOUT)?;
         let sent = all.iter().find(|s| s.name.as_bytes() == b"sent_requests");
-        Ok(sent.context("requests are not counted")?.value)
+        Ok(sent.context("the service has no counter sent_requests")?.value)
     }
 }
 
