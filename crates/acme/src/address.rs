@@ -35,7 +35,7 @@ impl FromStr for Format {
             Some('n') => Self::Name,
             Some('l') => Self::Lid,
             Some('g') => Self::Gid,
-            _ => return Err(format!("\"{text}\" is no format of addresses: i, n, l, g or u")),
+            _ => return Err(format!("\"{text}\" is not an address format: use i, n, l, g or u")),
         })
     }
 }

@@ -151,7 +151,7 @@ fn endpoint(text: &str) -> Result<u8, lexopt::Error> {
     if digits.is_empty() {
         return Ok(0);
     }
-    digits.parse().map_err(|_| format!("{text}: endpoints have the numbers 1 to 255").into())
+    digits.parse().map_err(|_| format!("{text} is not an endpoint's number: use 1 to 255").into())
 }
 
 /// How many times something is done. A word without a number is 0, too.
@@ -186,7 +186,9 @@ fn contradiction(o: &Options) -> Option<Option<String>> {
         }
         None if by_source => Some(Some("-P s needs a source (-s)".to_owned())),
         _ if !query && !generate => Some(o.stray.as_ref().map(|word| {
-            format!("\"{word}\" is no command (watch, flush, top); a destination is -d {word}")
+            format!(
+                "\"{word}\" is not a command (watch, flush, top); for a destination use -d {word}"
+            )
         })),
         _ => None,
     }

@@ -83,7 +83,7 @@ fn of_index(session: &Session, index: u8, ports: u8) -> Result<Vec<Endpoint>, St
 fn ask(session: &Session, index: u8, port: u8) -> Result<Option<Described>, String> {
     match session.ask(Query::Endpoint { index, port }) {
         Ok(Reply::Endpoint(endpoint)) => Ok(Some(endpoint)),
-        Ok(_) => Err("the answer is none about an endpoint".to_owned()),
+        Ok(_) => Err("the answer does not describe an endpoint".to_owned()),
         Err(failure) if failure.status().is_some() => Ok(None),
         Err(failure) => Err(failure.to_string()),
     }

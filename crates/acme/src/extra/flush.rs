@@ -16,10 +16,10 @@ use crate::session::Reply;
 pub(super) struct FlushArgs {
     #[command(flatten)]
     common: Common,
-    /// Only this destination, or those of a list like node[1-3,5]
+    /// Forget only this destination, or those of a list like node[1-3,5]
     #[arg(short, long, value_name = "DESTINATION")]
     destination: Option<String>,
-    /// What the destination is: i(p), n(ame), l(id), g(id), or u(nspecified)
+    /// Format of the destination: i(p), n(ame), l(id), g(id), or u(nspecified)
     #[arg(short, long, value_name = "FORMAT", default_value = "u")]
     format: Format,
 }
@@ -38,7 +38,7 @@ pub(super) fn run(args: &FlushArgs, out: &mut dyn Write) -> Result<()> {
     for address in addresses {
         match ask(&session, Query::Flush(address))? {
             Reply::Flushed(count) => flushed += count,
-            other => bail!("{} answers a flush with {other:?}", session.name()),
+            other => bail!("{} answered a flush with {other:?}", session.name()),
         }
     }
     if args.common.json {

@@ -29,21 +29,21 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the counters of a service, and how they grow
+    /// Show the counters of a service and their growth
     Watch(watch::WatchArgs),
-    /// Have a service forget what it has learned
+    /// Make a service forget learned entries
     Flush(flush::FlushArgs),
-    /// Show what a service has cached and shares with programs, the newest first
+    /// Show the cache that a service shares with programs, newest entries first
     Top(top::TopArgs),
 }
 
 /// Which service, and how results are printed.
 #[derive(Args)]
 struct Common {
-    /// The service: a host, or the path of a socket. Without it the one of this host
+    /// The service: a host, or the path of a socket; without it that of this host
     #[arg(short = 'S', long, value_name = "SERVICE")]
     service: Option<String>,
-    /// The virtual host whose service it is; RDMUX_HOST says it too
+    /// The service's virtual host; without it that of RDMUX_HOST
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
     /// Print JSON
@@ -112,9 +112,11 @@ fn ask(session: &Session, query: Query) -> Result<Reply> {
         let name = session.name();
         match failure.status() {
             Some(_) => {
-                anyhow::anyhow!("{name} refuses: {failure}; some things only its owner may do")
+                anyhow::anyhow!("{name} refused: {failure}; some requests only its owner may send")
             }
-            None => anyhow::anyhow!("{name} does not answer: {failure}; ibacm of rdma-core cannot"),
+            None => anyhow::anyhow!(
+                "{name} does not answer: {failure}; rdma-core's ibacm does not support this request"
+            ),
         }
     })
 }

@@ -17,10 +17,10 @@ const NANOS: u64 = 1_000_000_000;
 pub(super) struct TopArgs {
     #[command(flatten)]
     common: Common,
-    /// At most so many entries
+    /// Show at most N entries
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
     count: usize,
-    /// All entries
+    /// Show all entries
     #[arg(short, long, conflicts_with = "count")]
     all: bool,
 }
@@ -64,12 +64,12 @@ pub(super) fn run(args: &TopArgs, out: &mut dyn Write) -> Result<()> {
     let service = args.common.found()?;
     let name = service.name();
     let path = service.cache().with_context(|| {
-        format!("{name} is asked over TCP: only programs of its own machine can read its cache")
+        format!("{name} is reached over TCP: only programs on its own machine can read its cache")
     })?;
     let shared = Shared::new(&path);
     ensure!(
         shared.is_there(),
-        "{name} shares no cache at {}: it does not run, or is ibacm of rdma-core",
+        "{name} shares no cache at {}: it does not run, or is rdma-core's ibacm",
         path.display()
     );
     let (now, mut rows) = (now(), Vec::new());

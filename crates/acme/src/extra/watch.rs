@@ -17,23 +17,23 @@ use crate::session::{Reply, Session, shown};
 pub(super) struct WatchArgs {
     #[command(flatten)]
     common: Common,
-    /// Of this endpoint, counted from 1, instead of the whole service
+    /// Show the counters of endpoint N, from 1, instead of the whole service
     #[arg(short, long, value_name = "N", conflicts_with = "all")]
     endpoint: Option<u8>,
-    /// All that the service counts, not only what ibacm does, too
+    /// Show all counters of the service, not only those that ibacm has
     #[arg(short, long)]
     all: bool,
-    /// Seconds between two looks
+    /// Seconds between two readings
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
-    /// End after so many looks
+    /// Stop after N readings
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<u64>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|s: &f64| (0.0..=86_400.0).contains(s));
-    seconds.ok_or_else(|| "seconds are a number from 0 to 86400".to_owned())
+    seconds.ok_or_else(|| "use a number of seconds from 0 to 86400".to_owned())
 }
 
 /// Runs the command until it is interrupted or the count is reached.
@@ -67,7 +67,7 @@ fn look(session: &Session, args: &WatchArgs) -> Result<Vec<(String, u64)>> {
             Reply::Statistics(all) => {
                 Ok(all.iter().map(|s| (shown(s.name.as_bytes()), s.value)).collect())
             }
-            other => Err(anyhow!("{} answers with {other:?}", session.name())),
+            other => Err(anyhow!("{} answered with {other:?}", session.name())),
         };
     }
     let subject = args.endpoint.map_or(Subject::Service, Subject::Index);

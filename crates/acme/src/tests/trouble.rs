@@ -47,7 +47,7 @@ fn answer_to_another_question_is_an_error() {
     let (status, said) = run(&service, "-S SVC -P all -e");
     assert_eq!(status, 0);
     assert!(said.contains("the answer has no counters"), "{said}");
-    assert!(said.contains("the answer is none about an endpoint"), "{said}");
+    assert!(said.contains("the answer does not describe an endpoint"), "{said}");
 }
 
 #[test]
