@@ -10,13 +10,13 @@ use clap::Parser;
     name = "ib_acm",
     version,
     args_override_self = true,
-    after_help = "Without -P it goes to the background once clients can connect.\n\n\
-        Files: in the host's folder below the runtime directory, as in `rdmux run` under /run, the socket \
-        ibacm-unix.sock, ibacm.pid and ibacm.log; options and addresses in rdmux/acm/HOST of the user's \
-        configuration directory, as in `rdmux run` under /etc/rdma. SIGHUP reads these files anew; so does a change of them.\n\
-        Environment: RDMUX_HOST names the virtual host, RDMUX_DEVICE the devices (all unless said), RDMUX_ACM_DIR another folder \
+    after_help = "Without -P the service moves to the background once clients can connect.\n\n\
+        Files: the socket ibacm-unix.sock, ibacm.pid and ibacm.log are in the host's folder below the runtime directory, \
+        which is under /run in `rdmux run`; options and addresses are in rdmux/acm/HOST of the user's \
+        configuration directory, which is under /etc/rdma in `rdmux run`. The service reads these files again on SIGHUP and when they change.\n\
+        Environment: RDMUX_HOST names the virtual host, RDMUX_DEVICE the kind of device (default: all), RDMUX_ACM_DIR another folder \
         for socket, lock and log, RUST_LOG filters the log.\n\n\
-        Exit status: 0 ended as told, 1 something failed, 2 the command line makes no sense."
+        Exit status: 0 on success, 1 on failure, 2 if the command line is invalid."
 )]
 pub struct Args {
     /// Run in the background, which is the default
@@ -25,22 +25,22 @@ pub struct Args {
     /// Run in the foreground, also with -D
     #[arg(short = 'P')]
     pub foreground: bool,
-    /// The file with names and addresses of endpoints, in place of ibacm_addr.cfg
+    /// File with names and addresses of endpoints, instead of ibacm_addr.cfg
     #[arg(short = 'A', value_name = "FILE")]
     pub addresses: Option<PathBuf>,
-    /// The file with options, in place of ibacm_opts.cfg
+    /// File with options, instead of ibacm_opts.cfg
     #[arg(short = 'O', value_name = "FILE")]
     pub options: Option<PathBuf>,
-    /// Run in the foreground on the sockets that systemd passes, and tell it when clients can connect
+    /// Run in the foreground on the sockets that systemd passes, and notify systemd when clients can connect
     #[arg(long)]
     pub systemd: bool,
-    /// Read options and addresses, print what they say and which lines are wrong, and do not start
+    /// Print the options and addresses that the files set, and the invalid lines; do not start
     #[arg(long, conflicts_with_all = ["daemon", "foreground", "systemd"])]
     pub check: bool,
-    /// Run in the foreground, say "ready" on standard output, and end some seconds after the last client
+    /// Run in the foreground, print "ready" on standard output, and exit some seconds after the last client has disconnected
     #[arg(long, hide = true)]
     pub on_demand: bool,
-    /// The virtual host to serve. Without it the default host, with the machine's own addresses
+    /// The virtual host to serve; without it the default host, which has the machine's own addresses
     #[arg(long, value_name = "NAME", env = "RDMUX_HOST")]
     pub host: Option<String>,
 }

@@ -26,7 +26,7 @@ pub(crate) fn start(args: &Args, setup: &Setup) -> Result<(), AcmdError> {
     let mut child = command.spawn().map_err(AcmdError::of("start a process"))?;
     rdmux_runtime::start::until_ready(&mut child).map_err(|why| {
         AcmdError::Config(if why.is_empty() {
-            format!("it ended without a word: see {}", path.display())
+            format!("the background process ended without a message: see {}", path.display())
         } else {
             why
         })

@@ -57,7 +57,10 @@ impl Cache {
     /// Creates the table and the socket that passes it to these users. If that fails, programs send requests instead.
     pub(crate) fn open(places: &Places, users: Users) -> Self {
         let shared = Shared::open(places, users).inspect_err(|e| {
-            tracing::warn!("no cache in shared memory at {}: {e}", places.paths().display());
+            tracing::warn!(
+                "cannot share the cache at {}, so programs send requests instead: {e}",
+                places.paths().display()
+            );
         });
         let now = Instant::now();
         let mut this = Self {
@@ -74,7 +77,7 @@ impl Cache {
     /// Changes which users may have the cache.
     pub(crate) fn set_users(&self, users: Users) {
         if let Some(Err(e)) = self.shared.as_ref().map(|shared| shared.offer.set_users(users)) {
-            tracing::warn!("the mode of the socket of the cache in shared memory stays: {e}");
+            tracing::warn!("cannot change the mode of the shared cache's socket: {e}");
         }
     }
 

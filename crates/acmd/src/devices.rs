@@ -138,7 +138,7 @@ impl Devices {
                     opened = true;
                 }
                 Err(e) => {
-                    tracing::warn!("{e}; it is tried again in {pause:?}");
+                    tracing::warn!("{e}; retrying in {pause:?}");
                     *device = Device::Closed(now + pause, (pause * 2).min(RETRY.1));
                 }
             }

@@ -339,8 +339,9 @@ impl Io for Driver {
         self.claims = self.claims.saturating_add(1);
         if self.claims <= CLAIMS_LOGGED {
             let Contradiction { address, holder, claimant, is_believed } = claim;
-            let believed = if *is_believed { "which is believed" } else { "which is not believed" };
-            tracing::warn!("{claimant} claims {address}, which {holder} has, {believed}");
+            let believed =
+                if *is_believed { "the claim is accepted" } else { "the claim is ignored" };
+            tracing::warn!("{claimant} claims {address}, which {holder} holds; {believed}");
         }
     }
 }

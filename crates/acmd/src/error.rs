@@ -15,7 +15,7 @@ pub enum AcmdError {
         why: io::Error,
     },
     /// Another service has the lock.
-    #[error("another service{pid} holds {}: end it first, or name another lock_file", path.display())]
+    #[error("another ACM service{pid} holds the lock {}: end it first, or set another lock_file", path.display())]
     Running {
         /// The lock file.
         path: PathBuf,

@@ -75,7 +75,7 @@ fn idle_exit(connect: &ConnectOptions) -> Result<Option<Duration>, AcmdError> {
         return Ok(connect.config.service.idle_exit().map(|idle| idle.max(IDLE)));
     };
     let seconds: u32 = word.parse().map_err(|_| {
-        AcmdError::Config(format!("{IDLE_VARIABLE} is '{word}', which is no number of seconds"))
+        AcmdError::Config(format!("{IDLE_VARIABLE} is '{word}', which is not a number of seconds"))
     })?;
     Ok((seconds > 0).then(|| Duration::from_secs(seconds.into())))
 }
@@ -159,7 +159,7 @@ fn check(setup: &Setup) -> Result<(), AcmdError> {
     eprint!("{problems}");
     match problems.errors() {
         0 => Ok(()),
-        n => Err(AcmdError::Config(format!("{n} lines are wrong"))),
+        n => Err(AcmdError::Config(format!("{n} lines are invalid"))),
     }
 }
 
@@ -175,7 +175,7 @@ fn serve(args: &Args, setup: Setup) -> Result<(), AcmdError> {
     setup.make_folder()?;
     let _lock = Lock::take(&config.lock)?;
     log.follow(&config.log, config.options.log_level);
-    tracing::info!("host {}, process {}", setup.host.name(), std::process::id());
+    tracing::info!("serving host {}, process {}", setup.host.name(), std::process::id());
     for problem in problems.problems() {
         tracing::warn!("{problem}");
     }

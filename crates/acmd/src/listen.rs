@@ -76,7 +76,7 @@ impl Listener {
                 Ok(Some(listener)) if found.is_none() => found = Some(listener),
                 Ok(_) => {}
                 // ibacm's unit also passes a netlink socket for requests from the kernel, which do not exist here.
-                Err(e) => tracing::debug!("socket {index} of systemd is left alone: {e}"),
+                Err(e) => tracing::debug!("ignored socket {index} passed by systemd: {e}"),
             }
         }
         let Some(listener) = found else { return Ok(None) };
@@ -102,12 +102,12 @@ impl Listener {
         let bind = |port| TcpListener::bind(SocketAddr::from((ip, port)));
         let listener = match bind(port) {
             Err(e) if e.kind() == ErrorKind::AddrInUse && !open => {
-                tracing::warn!("TCP port {port} is in use: another is taken");
+                tracing::warn!("TCP port {port} is in use: listening on a free one instead");
                 bind(0)
             }
             bound => bound,
         };
-        let what = format!("listen at TCP port {port}");
+        let what = format!("listen on TCP port {port}");
         let listener = listener.map_err(AcmdError::of(&what))?;
         let ready = || -> io::Result<u16> {
             listener.set_nonblocking(true)?;
@@ -138,7 +138,7 @@ impl Listener {
                 Some(name) if publish.links => symlink(name, &link),
                 _ => Ok(()),
             });
-        made.map_err(AcmdError::of_file("make the link", &link))?;
+        made.map_err(AcmdError::of_file("create the link", &link))?;
         if publish.links {
             self.files.push(link);
         }

@@ -56,7 +56,7 @@ impl Log {
             Err(e) => {
                 self.output.set(Sink::Stderr);
                 let path = path.display();
-                tracing::warn!("cannot open the log {path}: {e}; it goes to standard error");
+                tracing::warn!("cannot open the log {path}: {e}; logging to standard error");
             }
         }
     }

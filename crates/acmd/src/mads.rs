@@ -121,7 +121,7 @@ impl Mads {
         mad.sa.component_mask = mask.bits();
         let sent = self.agent.send(&to.address(), &mad.to_bytes());
         if let Err(e) = sent {
-            tracing::debug!("group {} is not left: {e}", record.mgid);
+            tracing::debug!("cannot send the leave of group {}: {e}", record.mgid);
         }
     }
 

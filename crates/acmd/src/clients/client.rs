@@ -273,7 +273,7 @@ impl Client {
         if direct {
             poller.remove(&self.socket);
         } else if let Err(e) = poller.add(&self.socket, token, self.interest) {
-            tracing::warn!("a client cannot be watched: {e}");
+            tracing::warn!("cannot watch a client's socket: {e}");
             return false;
         }
         self.direct = direct;

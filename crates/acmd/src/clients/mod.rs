@@ -172,7 +172,7 @@ impl Clients {
         let socket = self.closer.socket(peer.user(), socket);
         if !self.may(peer) {
             self.counters.not_allowed += 1;
-            tracing::info!("a client of {peer:?} may not connect");
+            tracing::info!("refused a client of {peer:?}, which may not connect");
             return None;
         }
         let count = self.of_peer.get(&peer).copied().unwrap_or(0);
@@ -180,18 +180,20 @@ impl Clients {
         let Some(id) = self.all.next().filter(|_| has_room) else {
             self.counters.too_many += 1;
             tracing::info!(
-                "a client of {peer:?} is one too many: {count} of it, {} in all",
+                "refused a client of {peer:?}: too many clients, {count} of this peer and {} in all",
                 self.all.len()
             );
             return None;
         };
         if let Err(e) = poller.add(&socket, Token::Client(id.0.into()), Interest::Read) {
-            tracing::warn!("a client cannot be watched: {e}");
+            tracing::warn!(
+                "closed a client's connection, because its socket cannot be watched: {e}"
+            );
             return None;
         }
         *self.of_peer.entry(peer).or_default() += 1;
         self.counters.accepted += 1;
-        tracing::trace!("client {}: {peer:?}, process {process:?}", id.0);
+        tracing::trace!("accepted client {}: {peer:?}, process {process:?}", id.0);
         self.all.insert(Client::new(socket, peer));
         Some(id)
     }
