@@ -28,20 +28,21 @@ const MAX_FRAME: usize = 1 << 20;
 
 /// Shows or records the traffic of all programs of a host, in both directions, until it is interrupted.
 ///
-/// Packets of RoCE and iWARP begin with an IP header (LINKTYPE_RAW). Those of InfiniBand go from the LRH to the VCRC, in ERF records
-/// (LINKTYPE_ERF), which is how Wireshark reads them, with the management datagrams of the port, of its own agents, too. A file that has both has an interface for each, which Wireshark reads
-/// and tcpdump does not. What passes through shared memory has headers made up for it: the addresses are those of the queue pair, and
-/// what is longer than any packet of InfiniBand is shown as several
+/// RoCE and iWARP packets begin with an IP header (LINKTYPE_RAW). InfiniBand packets are recorded from the LRH to the VCRC in ERF records
+/// (LINKTYPE_ERF), as Wireshark reads them, including the port's management datagrams and those of its own agents. A file with both
+/// link types has an interface for each, which Wireshark reads and tcpdump does not. Messages through shared memory are shown with
+/// synthetic headers: the addresses are those of the queue pair, and
+/// a message longer than an InfiniBand packet is shown as several packets
 #[derive(Args)]
 pub(crate) struct CaptureArgs {
-    /// The pcapng file to write, for Wireshark or `rdmux decode`; - is standard output. Without it a
-    /// line is printed for each frame
+    /// The pcapng file to write, for Wireshark or `rdmux decode`; - is standard output. Without it, one
+    /// line is printed per frame
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// End after so many frames
+    /// Stop after N frames
     #[arg(short, long, value_name = "N")]
     count: Option<u64>,
-    /// Leave out what passes through shared memory
+    /// Omit messages through shared memory
     #[arg(long)]
     wire_only: bool,
 }
@@ -56,7 +57,7 @@ pub(crate) fn run(global: &Global, args: &CaptureArgs) -> Result<ExitCode> {
     let output = args.write.as_deref().map(open).transpose()?;
     let interrupted = &*end_on_interrupt(&capture.host)?;
 
-    eprintln!("capturing host {host}; Ctrl-C ends");
+    eprintln!("capturing host {host}; Ctrl-C stops");
     let frames = match output {
         Some(output) => {
             let mut writer = Writer::new(output, &before.host)?;
@@ -76,11 +77,13 @@ pub(crate) fn run(global: &Global, args: &CaptureArgs) -> Result<ExitCode> {
         // Fewer if the service was restarted meanwhile.
         match drops(&after).saturating_sub(drops(&before)) {
             0 => {}
-            missing => eprintln!("{missing} more came too fast to be captured"),
+            missing => eprintln!(
+                "{missing} more frames were dropped because they were not read fast enough"
+            ),
         }
     }
     if !interrupted.load(Ordering::Relaxed) && args.count != Some(frames) {
-        eprintln!("the host's service ended");
+        eprintln!("capture stopped: the host's service ended");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -127,7 +130,7 @@ impl Sources {
         };
         let fabrics = status.fabrics.iter().filter_map(|fabric| {
             start(fabric).unwrap_or_else(|error| {
-                eprintln!("without management datagrams of port {}: {error:#}", fabric.port);
+                eprintln!("cannot capture management datagrams of port {}: {error:#}", fabric.port);
                 None
             })
         });
@@ -164,7 +167,7 @@ impl Sources {
                 }
                 Ok(None) => true,
                 Err(error) => {
-                    eprintln!("no management datagrams of a fabric from here on: {error}");
+                    eprintln!("a fabric's management datagrams are no longer captured: {error}");
                     false
                 }
             },

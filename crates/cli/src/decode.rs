@@ -38,16 +38,16 @@ mod tests;
 /// Arguments of `rdmux decode`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Exit status: 0 every RDMA frame is right, 1 one did not decode or has a wrong \
-    ICRC or CRC, 2 a file cannot be read. Frames that the capture cut short, and streams of iWARP that it \
-    lacks a part of, are reported, not failed."
+    after_help = "Exit status: 0 if every RDMA frame is correct, 1 if one could not be decoded or has a wrong \
+    ICRC or CRC, 2 if a file cannot be read. Truncated frames, and iWARP streams of which the capture \
+    lacks a part, are reported but are not errors."
 )]
 pub(crate) struct DecodeArgs {
-    /// Captures in pcap or pcapng format; - is the standard input, whose frames are shown as they come. If it is a pipe,
-    /// Ctrl-C is left to who writes into it, and another Ctrl-C ends this, too
+    /// Captures in pcap or pcapng format; - is standard input, whose frames are shown as they arrive. If it is a pipe, the first
+    /// Ctrl-C stops only the program that writes to it, and a second one stops this command, too
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Print one JSON object per line: a frame's, or at the end of a file its summary
+    /// Print one JSON object per line: one for each frame, and a summary at the end of each file
     #[arg(long)]
     json: bool,
     /// Print only the summaries

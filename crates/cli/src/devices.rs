@@ -18,7 +18,7 @@ use rdmux_command::say;
 
 /// What to print.
 #[derive(Args)]
-#[command(mut_arg("device", |arg| arg.help("Only devices of this kind; $RDMUX_DEVICE says it too, and without it all are shown")))]
+#[command(mut_arg("device", |arg| arg.help("Show only devices of this kind; without it those of $RDMUX_DEVICE, else all")))]
 pub(crate) struct DevicesArgs {
     #[command(flatten)]
     device: DeviceArgs,

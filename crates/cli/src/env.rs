@@ -20,7 +20,7 @@ use rdmux_command::output;
 pub(crate) struct EnvArgs {
     #[command(flatten)]
     device: DeviceArgs,
-    /// Also what shows programs the device under /sys/class/infiniband and /dev/infiniband
+    /// Also print the variables that show programs the device under /sys/class/infiniband and /dev/infiniband
     #[arg(long, value_enum, value_name = "HOW", default_value_t)]
     view: View,
     /// Print JSON
@@ -54,8 +54,9 @@ pub(crate) fn run(global: &Global, args: &EnvArgs) -> Result<ExitCode> {
     }
     if args.json {
         let text = |(name, value): (_, &OsStr)| {
-            let value =
-                value.to_str().with_context(|| format!("{name} is not UTF-8, as JSON must be"));
+            let value = value
+                .to_str()
+                .with_context(|| format!("the value of {name} is not UTF-8, as JSON requires"));
             value.map(|value| (name, value.to_owned()))
         };
         output::json(&variables.iter().map(text).collect::<Result<BTreeMap<_, _>>>()?)?;

@@ -30,21 +30,21 @@ pub(crate) enum HostCommand {
     ///
     /// The host is NAME, or else the one that --host or RDMUX_HOST names.
     ///
-    /// Programs start the services that they need by themselves, and those end some seconds after
+    /// Programs start the services that they need by themselves, and these end some seconds after
     /// the last program. A host has a loopback address of its own: the next free one of
     /// 127.77.0.0/16, or the one given here, which it keeps.
     Up(Up),
     /// End a host's service, or all of them
     ///
-    /// The host is NAME, or else the one that --host or RDMUX_HOST names; without any of them all services end. The ACM
+    /// The host is NAME, or else the one that --host or RDMUX_HOST names; without any of them, all services end. The ACM
     /// service of a host ends with it.
     Down(Down),
     /// Show addresses, processes, connections and counters of a host, or list all that are up
     Status(StatusArgs),
-    /// Be a host's service (started by the others when needed)
+    /// Run a host's service (started by the other commands when needed)
     #[command(hide = true)]
     Serve(Serve),
-    /// Make the namespaces in which a host's device is under /sys and /dev (started by `rdmux run`)
+    /// Create the namespaces in which a host's device is under /sys and /dev (started by `rdmux run`)
     #[command(hide = true)]
     Mount(Mount),
 }
@@ -54,16 +54,16 @@ pub(crate) struct Up {
     /// The host's name: 1 to 63 of a-z, 0-9 and '-'
     #[arg(value_name = "NAME", required_unless_present = "host")]
     name: Option<HostName>,
-    /// Its address, kept with the others of hosts in the runtime directory; otherwise one that no other host has
+    /// Its address, stored in the runtime directory; without it, one that no other host has
     #[arg(long, value_name = "ADDRESS")]
     addr: Option<IpAddr>,
-    /// The GUID of its node, which it keeps; one is drawn if it has none
+    /// Its node GUID, which it keeps; without it a host without one gets a random GUID
     #[arg(long, value_name = "GUID")]
     guid: Option<NodeGuid>,
     /// The fabric that its InfiniBand adapter is on, kept in the runtime directory
     ///
-    /// Given twice it is the fabric of each of two ports: two names, or the same one for an adapter that has both ports
-    /// on one fabric. Without it the adapter is on the fabric which RDMUX_FABRIC or the configuration file names when the
+    /// Given twice, it names the fabric of each of two ports: two names, or the same name twice for an adapter with both ports
+    /// on one fabric. Without it, the adapter is on the fabric that RDMUX_FABRIC or the configuration file names when the
     /// service starts, or on "default". The host attaches when the fabric is up.
     #[arg(long = "fabric", value_name = "NAME")]
     fabrics: Vec<FabricName>,
@@ -79,7 +79,7 @@ pub(crate) struct Down {
     name: Option<HostName>,
     /// Kill the process of a service that does not answer
     ///
-    /// A service that runs in a thread of a program (RDMUX_EMBEDDED) takes the program with it.
+    /// If the service runs in a thread of a program (RDMUX_EMBEDDED), the whole program is killed.
     #[arg(long)]
     force: bool,
 }
@@ -102,7 +102,7 @@ pub(crate) struct Serve {
     /// The host's name
     #[arg(value_name = "NAME")]
     name: HostName,
-    /// End some time after the last program
+    /// Exit some time after the last program has disconnected
     #[arg(long)]
     on_demand: bool,
 }
@@ -137,38 +137,44 @@ fn named(global: &Global, argument: Option<&HostName>) -> Result<Option<HostName
 
 fn up(global: &Global, args: &Up) -> Result<()> {
     let options = ConnectOptions::of_environment()?;
-    let name = &named(global, args.name.as_ref())?.context("RDMUX_HOST is empty: name the host")?;
+    let name =
+        &named(global, args.name.as_ref())?.context("RDMUX_HOST is empty: give the host's NAME")?;
     if let (Some(wish), Ok(status)) = (args.addr, admin::status_within(&options.dir, name, TIMEOUT))
         && status.gids.iter().all(|row| row.gid.ip() != wish)
     {
         let has = addresses(&status);
-        bail!("host {name} is up with {has}: `rdmux host down {name}` first to change that");
+        bail!("host {name} is up with {has}: run `rdmux host down {name}` first to change that");
     }
     if let Some(guid) = args.guid {
         assign_guid(&options, name, guid)?;
     }
     if args.fabrics.len() > usize::from(MAX_PORTS) {
-        bail!("{} fabrics, and a device has {MAX_PORTS} ports at most", args.fabrics.len());
+        bail!(
+            "{} fabrics are given, but a device has at most {MAX_PORTS} ports",
+            args.fabrics.len()
+        );
     }
     if !args.fabrics.is_empty() {
         options.dir.host(name)?.set_fabrics(&args.fabrics)?;
     }
     let status = admin::up(&options, name, args.addr)?;
     if let Some(wish) = args.guid.filter(|wish| wish.guid() != status.node_guid) {
-        bail!("host {name} has not the node GUID {wish}: the configuration file has another");
+        bail!(
+            "host {name} does not have the node GUID {wish}: the configuration file sets another one"
+        );
     }
     let wishes: Vec<_> = args.fabrics.iter().map(FabricName::as_str).collect();
     let has: Vec<_> = status.fabrics.iter().map(|fabric| fabric.name.as_str()).collect();
     if !wishes.is_empty() && wishes != has {
         bail!(
-            "host {name} is up on fabric {}: `rdmux host down {name}`, and it comes back on {}",
+            "host {name} is up on fabric {}: run `rdmux host down {name}`; it will start on {}",
             has.join(" and "),
             wishes.join(" and ")
         );
     }
     if status.pid == std::process::id() {
         bail!(
-            "the service of host {name} would end with this command: name the program `rdmux`, or set \
+            "the service of host {name} runs in this command and would end with it: name the program `rdmux`, or set \
              RDMUX_DAEMON to it"
         );
     }
@@ -176,7 +182,7 @@ fn up(global: &Global, args: &Up) -> Result<()> {
         return output::json(&as_json(&status));
     }
     say!("host {} is up: {}, process {}", status.host, addresses(&status), status.pid);
-    say!("use it: rdmux --host {0} COMMAND, or RDMUX_HOST={0} for any program", status.host);
+    say!("to use it: rdmux --host {0} COMMAND, or RDMUX_HOST={0} for any program", status.host);
     Ok(())
 }
 
@@ -185,7 +191,7 @@ fn assign_guid(options: &ConnectOptions, name: &HostName, guid: NodeGuid) -> Res
     match admin::status(&options.dir, name) {
         Ok(status) if status.node_guid == guid.guid() => Ok(()),
         Ok(_) => bail!(
-            "host {name} is up with another node GUID: `rdmux host down {name}` first to change that"
+            "host {name} is up with another node GUID: run `rdmux host down {name}` first to change that"
         ),
         Err(_) => Ok(guid.assign(&options.dir, name)?),
     }
@@ -208,7 +214,7 @@ fn down(global: &Global, args: &Down) -> Result<ExitCode> {
             false
         });
         match end(&dir, &name) {
-            Ok(()) if acm => say!("host {name} is down, and its ACM service"),
+            Ok(()) if acm => say!("host {name} and its ACM service are down"),
             Ok(()) => say!("host {name} is down"),
             Err(HostError::NotUp { .. }) if acm => {
                 say!("host {name} was not up; its ACM service ended");
@@ -381,7 +387,7 @@ fn fabric(s: &FabricStatus) -> String {
     let name = &s.name;
     match (&s.node_guid, &s.why) {
         (Some(guid), _) => {
-            let manager = if s.is_sm { ", a subnet manager has it" } else { "" };
+            let manager = if s.is_sm { ", a subnet manager uses it" } else { "" };
             let state = s.state.to_lowercase();
             if s.lid == 0 {
                 return format!("{name}: adapter {guid}, no LID, {state}{manager}");
@@ -396,7 +402,7 @@ fn fabric(s: &FabricStatus) -> String {
             )
         }
         (None, Some(why)) => format!("{name}: {why}"),
-        (None, None) => format!("{name} is not up"),
+        (None, None) => format!("{name}: fabric is not up"),
     }
 }
 

@@ -27,17 +27,17 @@ use rdmux_command::output::text;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// RDMA without an adapter: software RoCEv2, iWARP and InfiniBand devices, a connection manager and the tools for them.
+/// RDMA without an adapter: software RoCEv2, iWARP and InfiniBand devices, a connection manager and tools
 #[derive(Parser)]
 #[command(
     name = "rdmux",
     version,
-    after_help = "Try `rdmux demo` first: everything that the stack does, as a table.\n\n\
-        Exit status: 0 all went well, 1 something failed, 2 the command line makes no sense.\n\
+    after_help = "Try `rdmux demo` first: it runs every operation of the stack and prints a table.\n\n\
+        Exit status: 0 on success, 1 on failure, 2 if the command line is invalid.\n\
         Environment: RDMUX_HOST names the virtual host, RDMUX_DEVICE the kind of device (roce, iw, ib or all),\n\
-        RDMUX_CROSS_MEMORY=off keeps other processes of the user out of a program's memory, RDMUX_HOST_RINGS=off has InfiniBand use UDP between\n\
-        virtual hosts, RDMUX_CONFIG names the configuration file, RUST_LOG filters the log of commands (see -v), and RDMUX_LOG, as in RDMUX_LOG=debug,\n\
-        what the C libraries have to say in programs, for example why a device cannot be opened."
+        RDMUX_CROSS_MEMORY=off keeps other processes of the user from reading a program's memory, RDMUX_HOST_RINGS=off makes InfiniBand use UDP between\n\
+        virtual hosts, RDMUX_CONFIG names the configuration file, RUST_LOG filters the log of commands (see -v), and RDMUX_LOG (RDMUX_LOG=debug)\n\
+        that of the C libraries in programs, for example why a device cannot be opened."
 )]
 struct Cli {
     #[command(flatten)]
@@ -49,10 +49,10 @@ struct Cli {
 /// What every command takes.
 #[derive(Args, Clone)]
 pub(crate) struct Global {
-    /// The virtual host to be on. Without it the default host, with the machine's own addresses
+    /// The virtual host to run on; without it the default host, which has the machine's own addresses
     #[arg(long, value_name = "NAME", env = "RDMUX_HOST", global = true)]
     pub(crate) host: Option<String>,
-    /// Say more on standard error: -v what happens, -vv every step
+    /// Log more to standard error: -v events, -vv every step
     #[arg(short, long, action = ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
 }
@@ -83,15 +83,15 @@ impl Global {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a program that was made for libibverbs and librdmacm on the software device
+    /// Run a program written for libibverbs and librdmacm on the software device
     Run(run::RunArgs),
     /// Print the variables that `run` sets, as shell commands
     Env(env::EnvArgs),
-    /// Check what this machine has of what is needed, and say what to do
+    /// Check whether this machine meets the requirements, and print advice
     Doctor(doctor::DoctorArgs),
     /// Run every operation between processes, check each byte and print a table
     Demo(demo::DemoArgs),
-    /// Ping by RDMA READ and WRITE as rping does; the kernel's rping may be the peer
+    /// Ping by RDMA READ and WRITE as rping does; an rping on a kernel device may be the peer
     Ping(ping::PingArgs),
     /// List devices with their ports, GIDs and limits
     Devices(devices::DevicesArgs),
@@ -101,11 +101,11 @@ enum Command {
     /// Start, stop, show and change InfiniBand subnets in software
     #[command(subcommand)]
     Fabric(fabric::FabricCommand),
-    /// Print capture files, a line a frame, and check every checksum
+    /// Print capture files, one line per frame, and verify every checksum
     Decode(decode::DecodeArgs),
     /// Show what a host sends and receives, or record it as pcapng
     Capture(capture::CaptureArgs),
-    /// Measure bandwidth, latency, connection rate and memory beside plain TCP and UDP
+    /// Measure bandwidth, latency, connection rate and memory, compared with plain TCP and UDP
     Bench(bench::BenchArgs),
     /// Connect and exchange messages as ucmatose does; it may be the peer
     Cmtest(peer::cmtest::CmtestArgs),
@@ -113,10 +113,10 @@ enum Command {
     Udtest(peer::udtest::UdtestArgs),
     /// Send or receive multicast as mckey does; it may be the peer
     Mctest(peer::mctest::MctestArgs),
-    /// Do the same thing very often and see what grows
+    /// Repeat an operation many times and check that nothing grows
     #[command(hide = true, subcommand)]
     Soak(soak::Soak),
-    /// A part in the demo, in the bench or in a soak: asked on standard input
+    /// Run as a helper process of the demo, the bench or a soak, with requests on standard input
     #[command(hide = true, subcommand)]
     Part(Part),
 }
@@ -124,14 +124,14 @@ enum Command {
 /// Parts that processes of this program play for another one.
 #[derive(Subcommand)]
 enum Part {
-    /// An ACM service, as `ib_acm` is with these arguments
+    /// An ACM service with these arguments, as `ib_acm`
     Acm {
         #[arg(last = true)]
         words: Vec<OsString>,
     },
     /// The other side of the bench
     Bench,
-    /// The other side of what the bench compares with
+    /// The other side of the programs that the bench compares with
     BenchPeer,
     /// The other side of the demo
     Demo,

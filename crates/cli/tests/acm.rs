@@ -281,7 +281,7 @@ fn host_that_goes_down_takes_its_service_along_which_would_bring_it_back() {
     let net = fabric();
     let places = in_background(&net, "a");
     let other = Service::start(&net, "b", QUICK);
-    assert_eq!(net.ok(&["host", "down", "a"]), "host a is down, and its ACM service\n");
+    assert_eq!(net.ok(&["host", "down", "a"]), "host a and its ACM service are down\n");
     assert!(!places.socket().exists());
     let status = net.ok(&["host", "status"]);
     assert!(!status.lines().any(|line| line.starts_with("a ")), "{status}");
@@ -324,7 +324,7 @@ fn in_view(net: &Net, kind: &str, script: &str) -> Option<String> {
     command.env("XDG_CONFIG_HOME", net.path().join("config"));
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if said.contains("there can be no mount namespace here") {
+    if said.contains("cannot create a mount namespace here") {
         common::missing_here(&said);
         return None;
     }

@@ -485,6 +485,6 @@ fn the_doctor_tells_which_foreign_program_has_the_port() {
     let _holder = std::net::UdpSocket::bind((&*net.address(1), 4791)).unwrap();
     let said = net.run(&["--host", "one", "doctor"]);
     let said = text(&said.stdout);
-    let own = format!("(process {}) has the port: end it", std::process::id());
+    let own = format!("(process {}) holds the port: end it", std::process::id());
     assert!(said.contains(&own) && !said.contains("a host of"), "{said}");
 }

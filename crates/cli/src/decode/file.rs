@@ -214,7 +214,7 @@ impl<R: Read> CaptureFile<R> {
         let len = order.len(&self.record, 0).and_then(|len| len.checked_sub(12)).ok_or(BROKEN)?;
         self.fill(len, "section header")?;
         if order.u16(&self.record, 0) != Some(1) {
-            return Err(FileError::Broken("a pcapng version other than 1"));
+            return Err(FileError::Broken("a pcapng version other than 1 in the section header"));
         }
         self.format = Format::Pcapng { order, interfaces: Vec::new() };
         Ok(())

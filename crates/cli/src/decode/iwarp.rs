@@ -229,9 +229,9 @@ impl fmt::Display for Iwarp<'_> {
             return Ok(());
         }
         let how = match self.arrival {
-            Arrival::Old => "again",
-            _ if self.lost => "not followed, what came before was not captured",
-            Arrival::Early => "before others",
+            Arrival::Old => "retransmitted",
+            _ if self.lost => "not followed, earlier bytes were not captured",
+            Arrival::Early => "out of order",
             Arrival::New => "part of a frame",
         };
         write!(f, "  {how}, length {len}")

@@ -159,7 +159,7 @@ impl fmt::Display for Summary {
             (self.crc_wrong, "FPDUs with a WRONG CRC"),
             (self.crc_none, "FPDUs without CRC"),
             (self.crc_unchecked, "FPDUs not checked"),
-            (self.left_over, "bytes of iWARP not decoded, others before them were not captured"),
+            (self.left_over, "bytes of iWARP not decoded, because earlier bytes were not captured"),
         ] {
             if count > 0 {
                 write!(f, ", {count} {what}")?;
@@ -170,7 +170,7 @@ impl fmt::Display for Summary {
             (self.other, "others"),
             (
                 self.midstream,
-                "of them of streams that look like iWARP, but whose start was not captured",
+                "of them in streams that look like iWARP, but whose start was not captured",
             ),
         ] {
             if count > 0 {

@@ -40,7 +40,7 @@ pub(super) struct Row {
 
 /// Both rows, in the order of the table.
 pub(super) const ROWS: &[Row] = &[
-    Row { name: "ACM: resolve a name, by one request to all", run: by_request },
+    Row { name: "ACM: resolve a name, by one multicast request", run: by_request },
     Row { name: "ACM: resolve it again, from the cache", run: from_cache },
 ];
 
@@ -80,7 +80,7 @@ impl<'a> Services<'a> {
         let this = Self { ground, services };
         let start = Instant::now();
         while let Err(e) = this.resolve() {
-            ensure!(start.elapsed() < START, "{} is not found: {e:#}", HOSTS[1]);
+            ensure!(start.elapsed() < START, "{} is not resolved: {e:#}", HOSTS[1]);
             std::thread::sleep(GLANCE);
         }
         Ok(this)
@@ -90,7 +90,7 @@ impl<'a> Services<'a> {
         let [own, other] = HOSTS.map(Address::name);
         let other = other.context("a name that is too long")?;
         let paths = self.services[0].client.resolve(own, other, TIMEOUT)?;
-        Ok(paths.paths.first().context("an answer without a path")?.path)
+        Ok(paths.paths.first().context("the answer has no path")?.path)
     }
 
     /// Resolves the second host's name, for which the first must send this many packets.
@@ -102,12 +102,12 @@ impl<'a> Services<'a> {
         let after = self.counts()?;
         let [_, to] = self.ground.contexts();
         let (dgid, dlid) = (to.gid(0).context("a port has a GID")?, to.query_port()?.lid);
-        ensure!(path.dgid == dgid && path.dlid == dlid, "it leads to {path:?}");
+        ensure!(path.dgid == dgid && path.dlid == dlid, "the path leads elsewhere: {path:?}");
         let [a, b] = [0, 1].map(|n| after[n].packets.since(before[n].packets));
         let questions = after[0].questions - before[0].questions;
-        ensure!(a.sent == packets, "{} sent {} packets, and not {packets}", HOSTS[0], a.sent);
-        ensure!(b.sent == packets, "{} answered {} times", HOSTS[1], b.sent);
-        ensure!(questions == 0, "subnet administration was asked");
+        ensure!(a.sent == packets, "{} sent {} packets, not {packets}", HOSTS[0], a.sent);
+        ensure!(b.sent == packets, "{} sent {} answers, not {packets}", HOSTS[1], b.sent);
+        ensure!(questions == 0, "the service queried subnet administration");
         Ok(Found { done: Done { bytes: 0, time }, packets: [a, b] })
     }
 
@@ -137,7 +137,8 @@ impl Service {
         let child = command.spawn().context("cannot start an ACM service")?;
         let mut this = Self { child, files, client };
         let mut said = String::new();
-        let stdout = this.child.stdout.take().context("a process without an output")?;
+        let stdout =
+            this.child.stdout.take().context("the ACM service's standard output is not a pipe")?;
         BufReader::new(stdout).read_line(&mut said)?;
         ensure!(said == "ready\n", "the ACM service of {host} does not start: {}", said.trim());
         Ok(this)
@@ -148,7 +149,7 @@ impl Service {
         let sum = |names: &[&str]| -> Result<u64> {
             let value = |name: &&str| {
                 let found = all.iter().find(|s| s.name.as_bytes() == name.as_bytes());
-                Ok(found.with_context(|| format!("no count of {name}"))?.value)
+                Ok(found.with_context(|| format!("the service has no counter {name}"))?.value)
             };
             names.iter().map(value).sum()
         };

@@ -112,7 +112,8 @@ impl Ground {
     /// Returns a client of subnet administration on an adapter's port.
     fn client(&self, at: &End) -> Result<Asker> {
         let ports = self.shown.nodes.iter().flat_map(|node| &node.ports);
-        let manager = ports.clone().find(|port| port.is_sm).context("no port has a manager")?.lid;
+        let manager =
+            ports.clone().find(|port| port.is_sm).context("no port has a subnet manager")?.lid;
         let port = self.fabric.port(&self.shown.nodes[at.node].id, 1)?;
         let client = port.client(&AgentAttr::new(MgmtClass::SUBN_ADM, CLASS_VERSION).rmpp())?;
         Ok(Asker { client, manager: Address::gsi(manager) })
@@ -129,7 +130,7 @@ impl Ground {
 impl Drop for Ground {
     fn drop(&mut self) {
         if let Err(error) = admin::down(&self.options, &self.name) {
-            tracing::warn!(%error, "the fabric that was started here did not end");
+            tracing::warn!(%error, "cannot stop the fabric that this command started");
         }
     }
 }
@@ -150,7 +151,10 @@ impl Asker {
         let answer = self.client.ask(&self.manager, &mad.to_bytes())?;
         let answer = SaMad::parse(&answer.mad)?;
         let refused = answer.header.status;
-        ensure!(refused == status::OK, "refused with status {refused:#06x}");
+        ensure!(
+            refused == status::OK,
+            "subnet administration refused the request with status {refused:#06x}"
+        );
         Ok(answer.record()?)
     }
 }
@@ -159,7 +163,7 @@ impl Asker {
 pub(super) fn until(what: &str, mut happened: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !happened()? {
-        ensure!(start.elapsed() < TIMEOUT, "waited for {what}");
+        ensure!(start.elapsed() < TIMEOUT, "timed out waiting for {what}");
         std::thread::sleep(GLANCE);
     }
     Ok(())
@@ -169,12 +173,12 @@ pub(super) fn until(what: &str, mut happened: impl FnMut() -> Result<bool>) -> R
 /// sweep.
 fn active(ground: &Ground) -> Result<Done> {
     let status = ground.status()?;
-    let manager = status.manager.context("the fabric has no manager")?;
-    ensure!(manager.master == Some(manager.guid), "another manager is the master");
-    let last = manager.last.context("nothing was swept")?;
+    let manager = status.manager.context("the fabric has no subnet manager")?;
+    ensure!(manager.master == Some(manager.guid), "another subnet manager is the master");
+    let last = manager.last.context("the subnet manager has not swept yet")?;
     ensure!(last.problem_count == 0, "problems: {:?}", last.problems);
     let nodes = ground.shown.nodes.len() as u64;
-    ensure!(last.nodes == nodes, "of {nodes} nodes {} were found", last.nodes);
+    ensure!(last.nodes == nodes, "the sweep did not find {nodes} nodes, but {}", last.nodes);
     for (node, number) in ground.shown.links.iter().flat_map(|link| [link.a, link.b]) {
         let node = &ground.shown.nodes[node as usize];
         let port = node.ports.iter().find(|port| port.number == number);
@@ -189,14 +193,17 @@ fn reached(ground: &Ground) -> Result<Done> {
     let start = Instant::now();
     let tables = admin::tables(&ground.options, &ground.name)?;
     let check = Routes::new(&ground.shown, &tables).check();
-    ensure!(check.is_whole() && check.lost == 0 && check.pairs > 0, "not all: {check:?}");
+    ensure!(
+        check.is_whole() && check.lost == 0 && check.pairs > 0,
+        "not every port is reachable from every other one: {check:?}"
+    );
     Ok(Done { bytes: 0, time: start.elapsed() })
 }
 
 /// Checks that subnet administration's paths end where the tables lead.
 fn paths(ground: &Ground) -> Result<Done> {
     let ends = ground.ends();
-    let (from, others) = ends.split_first().context("no adapters")?;
+    let (from, others) = ends.split_first().context("the fabric has no adapters")?;
     let tables = admin::tables(&ground.options, &ground.name)?;
     let routes = Routes::new(&ground.shown, &tables);
     let mut asker = ground.client(from)?;
@@ -209,8 +216,13 @@ fn paths(ground: &Ground) -> Result<Done> {
         let path = asker.ask(Method::GET, PathRecord::ATTR_ID, mask.bits(), &wanted)?;
         time += start.elapsed();
         let is_it = (path.sgid, path.dgid, path.slid) == (from.gid, to.gid, from.lid);
-        ensure!(is_it, "another path: {path:?}");
-        ensure!(path.dlid == to.lid, "a path to LID {}, which is {}", path.dlid, to.lid);
+        ensure!(is_it, "the path has other ends: {path:?}");
+        ensure!(
+            path.dlid == to.lid,
+            "the path leads to LID {}; the port has LID {}",
+            path.dlid,
+            to.lid
+        );
         if let Err(lost) = routes.route((u32::try_from(from.node)?, 1), path.dlid) {
             bail!("a packet to LID {} does not arrive: {lost}", path.dlid);
         }
@@ -222,7 +234,9 @@ fn paths(ground: &Ground) -> Result<Done> {
 /// Joins two ports to a group, checks that it has a tree from then on, and leaves it.
 fn group(ground: &Ground) -> Result<Done> {
     let ends = ground.ends();
-    let (Some(first), Some(last)) = (ends.first(), ends.last()) else { bail!("no adapters") };
+    let (Some(first), Some(last)) = (ends.first(), ends.last()) else {
+        bail!("the fabric has no adapters")
+    };
     let member =
         McMemberRecordMask::MGID | McMemberRecordMask::PORT_GID | McMemberRecordMask::JOIN_STATE;
     let create = member
@@ -247,15 +261,21 @@ fn group(ground: &Ground) -> Result<Done> {
     for (asker, end) in &mut askers {
         let (id, mask) = (McMemberRecord::ATTR_ID, create.bits());
         let joined = asker.ask(Method::SET, id, mask, &record(end))?;
-        ensure!(joined.mgid == Gid(mgid) && joined.port_gid == end.gid, "another: {joined:?}");
+        ensure!(
+            joined.mgid == Gid(mgid) && joined.port_gid == end.gid,
+            "another port or group was joined: {joined:?}"
+        );
         mlids.push(joined.mlid);
     }
-    ensure!(mlids[0].is_multicast() && mlids[0] == mlids[1], "two groups: {mlids:?}");
+    ensure!(
+        mlids[0].is_multicast() && mlids[0] == mlids[1],
+        "the two ports joined different groups: {mlids:?}"
+    );
     until("the switches to have the group", || ground.has_tree(mlids[0]))?;
     let time = start.elapsed();
     for (asker, end) in &mut askers {
         asker.ask(Method::DELETE, McMemberRecord::ATTR_ID, member.bits(), &record(end))?;
     }
-    until("the switches to forget the group", || Ok(!ground.has_tree(mlids[0])?))?;
+    until("the switches to remove the group", || Ok(!ground.has_tree(mlids[0])?))?;
     Ok(Done { bytes: 4 * McMemberRecord::LEN as u64, time })
 }

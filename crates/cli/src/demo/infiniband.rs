@@ -66,9 +66,9 @@ pub(super) const ROWS: &[Row] = &[
     Row { name: "InfiniBand: UD SEND to a group", run: group },
     Row { name: "InfiniBand: UD SEND to a group by its IP address", run: group_by_address },
     Row { name: "InfiniBand: connect by name, GID and path known", run: by_name },
-    Row { name: "InfiniBand: RC migrates to other LIDs, and by LAP back", run: there_and_back },
-    Row { name: "InfiniBand: a cable fails, RC goes by another", run: reroute },
-    Row { name: "InfiniBand: a port loses its link, and is back", run: flap },
+    Row { name: "InfiniBand: RC migrates to other LIDs, back by LAP", run: there_and_back },
+    Row { name: "InfiniBand: a cable fails, RC uses another", run: reroute },
+    Row { name: "InfiniBand: a port loses its link and recovers", run: flap },
 ];
 
 /// The fabric and its hosts. They end when this is dropped.
@@ -88,7 +88,7 @@ struct Down(ConnectOptions, FabricName);
 impl Drop for Down {
     fn drop(&mut self) {
         if let Err(error) = admin::down(&self.0, &self.1) {
-            tracing::warn!(%error, "the fabric that was started here did not end");
+            tracing::warn!(%error, "cannot stop the fabric that this command started");
         }
     }
 }
@@ -166,7 +166,7 @@ impl Ground {
         let [a, b] = self.ends(QpType::Rc)?;
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         let (to_a, to_b) = (a.qp.endpoint(0)?, b.qp.endpoint(0)?);
-        ensure!(to_a.lid != to_b.lid, "both have LID {}", to_a.lid);
+        ensure!(to_a.lid != to_b.lid, "both ports have LID {}", to_a.lid);
         a.qp.connect(to_b, 0, access)?;
         b.qp.connect(to_a, 0, access)?;
         Ok([a, b])
@@ -178,14 +178,14 @@ impl Ground {
         let tables = admin::tables(&self.options, &self.name)?;
         let lid = self.contexts[1].query_port()?.lid;
         let from = shown.nodes.iter().position(|node| node.description == HOSTS[0]);
-        let from = u32::try_from(from.context("the first host's adapter is gone")?)?;
+        let from = u32::try_from(from.context("the fabric has no adapter of the first host")?)?;
         let way = Routes::new(&shown, &tables).route((from, 1), lid);
-        way.map_err(|lost| anyhow::anyhow!("no way to LID {lid}: {lost}"))
+        way.map_err(|lost| anyhow::anyhow!("no route to LID {lid}: {lost}"))
     }
 
     /// Returns the port through which packets leave the first switch.
     fn egress(&self) -> Result<u8> {
-        Ok(self.way()?.first().context("there is a switch between the hosts")?.egress)
+        Ok(self.way()?.first().context("the route between the hosts has no switch")?.egress)
     }
 
     /// Disconnects the cable of a node's port, or connects it again.
@@ -243,7 +243,11 @@ impl End {
 fn active(ground: &Ground) -> Result<Done> {
     let [a, b] = [ground.contexts[0].query_port()?, ground.contexts[1].query_port()?];
     ensure!(a.lid != b.lid && a.lid.is_unicast() && b.lid.is_unicast(), "{a:?}, {b:?}");
-    ensure!(ground.way()?.len() == 3, "two switches and an adapter: {:?}", ground.way()?);
+    ensure!(
+        ground.way()?.len() == 3,
+        "the route is not two switches and an adapter: {:?}",
+        ground.way()?
+    );
     Ok(Done { bytes: 0, time: ground.up })
 }
 
@@ -257,7 +261,7 @@ fn send(ground: &Ground) -> Result<Done> {
     let received = b.wait()?.byte_len;
     let time = start.elapsed();
     a.wait()?;
-    ensure!(received as usize == SIZE, "{received} bytes arrived");
+    ensure!(received as usize == SIZE, "{received} bytes arrived, not {SIZE}");
     compare(&b.mr.to_vec(..), &data)?;
     Ok(Done { bytes: SIZE as u64, time })
 }
@@ -306,10 +310,10 @@ fn datagram(ground: &Ground, global: bool) -> Result<Done> {
     let time = start.elapsed();
     a.wait()?;
     let lid = from.query_port()?.lid;
-    ensure!(got.slid == lid.0 && got.src_qp == a.qp.qpn(), "it is from LID {}", got.slid);
-    ensure!(got.flags.contains(WcFlags::GRH) == global, "a GRH where none was sent, or none");
+    ensure!(got.slid == lid.0 && got.src_qp == a.qp.qpn(), "the datagram is from LID {}", got.slid);
+    ensure!(got.flags.contains(WcFlags::GRH) == global, "the completion's GRH flag is wrong");
     let sgid = from.gid(0).context("a port has a GID")?;
-    ensure!(!global || b.mr.to_vec(8..24) == sgid.0, "it is from another GID");
+    ensure!(!global || b.mr.to_vec(8..24) == sgid.0, "the datagram is from another GID");
     compare(&b.mr.to_vec(40..40 + LEN), &data)?;
     Ok(Done { bytes: LEN as u64, time })
 }
@@ -325,7 +329,10 @@ fn group(ground: &Ground) -> Result<Done> {
         end.qp.attach_multicast(GROUP)?;
         end.qp.post_recv(1, &[end.mr.slice(SIZE / 2..)])?;
     }
-    ensure!(mlids[0].is_multicast() && mlids[0] == mlids[1], "two groups: {mlids:?}");
+    ensure!(
+        mlids[0].is_multicast() && mlids[0] == mlids[1],
+        "the two ports joined different groups: {mlids:?}"
+    );
     until("the switches to have the group", || {
         let tables = admin::tables(&ground.options, &ground.name)?;
         Ok(tables.switches.iter().all(|switch| {
@@ -346,7 +353,7 @@ fn group(ground: &Ground) -> Result<Done> {
     a.qp.post_send(&SendWr::send(2).sges(&sges).to(&ah, Qpn::MULTICAST, QKEY))?;
     for end in [&a, &b] {
         let got = end.wait()?;
-        ensure!(got.src_qp == a.qp.qpn(), "it is from {}", got.src_qp);
+        ensure!(got.src_qp == a.qp.qpn(), "the datagram is from queue pair {}", got.src_qp);
         let from = SIZE / 2 + 40;
         compare(&end.mr.to_vec(from..from + LEN), &data)?;
     }
@@ -361,7 +368,7 @@ fn by_name(ground: &Ground) -> Result<Done> {
     let port = listener.local_addr().port().to_string();
     let hints = Hints { native: true, ..Hints::default() };
     let found = Resolver::new(a).resolve(Some(HOSTS[1]), Some(&port), &hints)?;
-    let best = found.first().context("nothing was found")?;
+    let best = found.first().context("the name was not found")?;
     let gid = best.dst.as_ref().and_then(|dst| Some(dst.ib()?.gid));
     ensure!(gid == b.gid(0).ok() && best.paths.len() == 1, "the name leads to {best:?}");
     let server = thread::spawn(move || listener.accept());
@@ -370,7 +377,7 @@ fn by_name(ground: &Ground) -> Result<Done> {
     let time = start.elapsed();
     let mut peer = server.join().map_err(|_| anyhow!("the listener panicked"))??;
     connection.send(WORDS)?;
-    ensure!(peer.recv()?.as_deref() == Some(WORDS), "other words came");
+    ensure!(peer.recv()?.as_deref() == Some(WORDS), "the received message differs");
     Ok(Done { bytes: WORDS.len() as u64, time })
 }
 
@@ -385,14 +392,14 @@ fn group_by_address(ground: &Ground) -> Result<Done> {
         // Waits until the service has joined the broadcast group, which supplies the parameters of others.
         until("a host to join a group by its address", || {
             id.1.join_multicast(ADDRESS, JoinFlags::FullMember)?;
-            let event = id.0.next(Some(TIMEOUT))?.context("nobody answered the join")?;
+            let event = id.0.next(Some(TIMEOUT))?.context("the join was not answered in time")?;
             Ok(event.kind() == EventKind::MulticastJoin)
         })?;
         end.qp.post_recv(1, &[end.mr.slice(SIZE / 2..)])?;
         ids.push(id.1);
     }
     let groups = [ids[0].group(ADDRESS)?, ids[1].group(ADDRESS)?];
-    ensure!(groups[0].mlid == groups[1].mlid, "two groups: {groups:?}");
+    ensure!(groups[0].mlid == groups[1].mlid, "the two ports joined different groups: {groups:?}");
     until("the switches to have the group", || {
         let tables = admin::tables(&ground.options, &ground.name)?;
         Ok(tables.switches.iter().all(|switch| {
@@ -405,7 +412,7 @@ fn group_by_address(ground: &Ground) -> Result<Done> {
     let start = Instant::now();
     ids[0].send_to(SendWr::send(2).sges(&[a.mr.slice(..LEN)]), ADDRESS)?;
     let got = b.wait()?;
-    ensure!(got.src_qp == a.qp.qpn(), "it is from {}", got.src_qp);
+    ensure!(got.src_qp == a.qp.qpn(), "the datagram is from queue pair {}", got.src_qp);
     let from = SIZE / 2 + 40;
     compare(&b.mr.to_vec(from..from + LEN), &data)?;
     let time = start.elapsed();
@@ -447,7 +454,11 @@ fn join(context: &Context) -> Result<Lid> {
     let manager = Address::gsi(context.query_port()?.sm_lid);
     let answer = client.ask(&manager, &mad.to_bytes())?;
     let answer = SaMad::parse(&answer.mad)?;
-    ensure!(answer.header.status == 0, "refused with status {:#06x}", answer.header.status);
+    ensure!(
+        answer.header.status == 0,
+        "subnet administration refused the join with status {:#06x}",
+        answer.header.status
+    );
     Ok(answer.record::<McMemberRecord>()?.mlid)
 }
 
@@ -458,7 +469,10 @@ fn reroute(ground: &Ground) -> Result<Done> {
     const LEN: usize = 16 << 10;
     let [a, b] = ground.connected()?;
     let before = ground.egress()?;
-    ensure!(BETWEEN.contains(&before), "packets leave by port {before}");
+    ensure!(
+        BETWEEN.contains(&before),
+        "packets leave through port {before}, which is not between the switches"
+    );
     let data = pattern(Data { seed: 6, len: LEN });
     a.mr.write(0, &data);
     let start = Instant::now();
@@ -474,7 +488,10 @@ fn reroute(ground: &Ground) -> Result<Done> {
     }
     let time = start.elapsed();
     let after = ground.egress()?;
-    ensure!(after != before && BETWEEN.contains(&after), "packets still leave by port {after}");
+    ensure!(
+        after != before && BETWEEN.contains(&after),
+        "after the cable failed, packets leave through port {after}"
+    );
     ground.link(true, ("left", before), ("right", before))?;
     Ok(Done { bytes: MESSAGES * LEN as u64, time })
 }
@@ -492,7 +509,7 @@ fn flap(ground: &Ground) -> Result<Done> {
     ground.link(false, (HOSTS[1], 1), ("right", 1))?;
     event(context, &AsyncEvent::PortError(1))?;
     a.qp.post_send(&SendWr::send(2).sges(&[a.mr.slice(..LEN)]).signaled())?;
-    ensure!(b.cq.poll_one().is_none(), "a message came over a cable that has failed");
+    ensure!(b.cq.poll_one().is_none(), "a message arrived over a failed cable");
     ground.link(true, (HOSTS[1], 1), ("right", 1))?;
     event(context, &AsyncEvent::PortActive(1))?;
     b.wait()?;
@@ -507,7 +524,7 @@ fn event(context: &Context, expected: &AsyncEvent) -> Result<()> {
         match context.next_event(Some(TIMEOUT))? {
             Some(event) if event == *expected => return Ok(()),
             Some(_) => {}
-            None => bail!("the port does not say {expected:?}"),
+            None => bail!("the port did not report {expected:?} in time"),
         }
     }
 }

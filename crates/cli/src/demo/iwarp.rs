@@ -89,7 +89,7 @@ fn refused_read(s: &mut Stage, what: rdmux::RemoteMr) -> Result<()> {
     let into = [side.memory.slice(HALF..HALF + 64)];
     let status = side.run_failing(SendWr::read(2, what).sges(&into))?;
     s.abandon();
-    ensure!(status == WcStatus::RemAccessErr, "the wrong key gave {status:?}");
+    ensure!(status == WcStatus::RemAccessErr, "a READ with a wrong key completed with {status:?}");
     Ok(())
 }
 
@@ -100,8 +100,10 @@ fn many(s: &mut Stage) -> Result<Done> {
     for n in 0..CONNECTIONS {
         let options = Options::new().context(&s.context).depth(4).timeout(TIMEOUT);
         let mut connection = options.message_size(64).connect(to)?;
-        let said = connection.recv()?.with_context(|| format!("connection {n} brought nothing"))?;
-        ensure!(said == n.to_be_bytes(), "connection {n} brought {said:?}");
+        let said = connection
+            .recv()?
+            .with_context(|| format!("connection {n} ended without a message"))?;
+        ensure!(said == n.to_be_bytes(), "connection {n} received {said:?}");
         connection.close()?;
     }
     let time = start.elapsed();

@@ -57,7 +57,11 @@ impl Connection {
     fn send(&self, contexts: &[Context; 2], number: u16, seed: u32) -> Result<()> {
         let [a, b] = &self.ends;
         let to = place(&contexts[1], number)?.1;
-        ensure!(a.qp.attr().av.dlid == to.0, "it goes to LID {}, not {to}", a.qp.attr().av.dlid);
+        ensure!(
+            a.qp.attr().av.dlid == to.0,
+            "the connection sends to LID {}, not {to}",
+            a.qp.attr().av.dlid
+        );
         let data = pattern(Data { seed, len: SIZE });
         a.mr.write(0, &data);
         b.qp.post_recv(1, &[b.mr.slice(..)])?;

@@ -34,14 +34,14 @@ use rdmux_command::hosts::{self, Hosts};
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
 
-/// Starts two virtual hosts and runs every operation between processes on them: over UDP from
-/// host to host, through shared memory within one, and with iWARP over TCP. Then brings up an InfiniBand fabric of 40
-/// adapters with its subnet manager, and asks for paths and multicast groups; and one of two switches with a host each, whose
-/// queue pairs find each other by LID, GID and group while a cable fails, and whose ACM services resolve a name. Each byte is
-/// compared, and for rows that cross UDP and those of ACM each host's packets are counted. Exits with 0 only if all rows passed.
+/// Starts two virtual hosts and runs every operation between their processes: over UDP from
+/// host to host, through shared memory within a host, and with iWARP over TCP. Then starts an InfiniBand fabric of 40
+/// adapters with its subnet manager, and requests paths and multicast groups from it; and a fabric of two switches with a host each, whose
+/// queue pairs reach each other by LID, GID and group while a cable fails, and whose ACM services resolve a name. Each byte is
+/// compared, and each host's packets are counted in rows over UDP and rows on ACM. Exits with 0 only if all rows passed.
 #[derive(Args)]
 pub(crate) struct DemoArgs {
-    /// Only rows whose name contains this
+    /// Run only rows whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Print JSON
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     outcomes.extend(rows);
     outcomes.extend(connect_by_lid(args, &progress));
     progress.finish_and_clear();
-    ensure!(!outcomes.is_empty(), "no row has that in its name");
+    ensure!(!outcomes.is_empty(), "no row's name contains this text");
     if args.json {
         output::json(&outcomes)?;
     } else {

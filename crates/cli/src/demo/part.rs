@@ -29,7 +29,7 @@ impl Part {
     }
 
     fn datagrams(&mut self) -> Result<&mut Datagram> {
-        self.datagrams.as_mut().context("no datagrams are received yet")
+        self.datagrams.as_mut().context("this process receives no datagrams yet")
     }
 
     fn answer(&mut self, ask: Ask, reply: &mut Reply<Answer>) -> Result<Answer> {
@@ -77,7 +77,10 @@ impl Part {
                     let mut connection = listener.accept()?;
                     connection.send(&n.to_be_bytes())?;
                     // Waits for the other side, which ends the connection when it has read the message.
-                    ensure!(connection.recv()?.is_none(), "connection {n} brought something");
+                    ensure!(
+                        connection.recv()?.is_none(),
+                        "connection {n} received an unexpected message"
+                    );
                 }
             }
         }
@@ -94,7 +97,7 @@ impl Part {
 
 fn return_datagram(datagrams: &mut Datagram, data: Data) -> Result<()> {
     const LONG: Duration = TIMEOUT;
-    let (message, from) = datagrams.recv_timeout(LONG).context("no datagram came")?;
+    let (message, from) = datagrams.recv_timeout(LONG).context("no datagram arrived in time")?;
     compare("the datagram", &message, &pattern(data))?;
     Ok(datagrams.send_to(&from, &message)?)
 }

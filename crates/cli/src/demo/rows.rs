@@ -46,7 +46,7 @@ const ROWS: &[Row] = &[
     row("RC SEND, inline", send_inline),
     row("RC SEND with immediate", send_imm),
     row("RC SEND with invalidate", send_invalidate),
-    row("RC SEND from 16 places", send_gather),
+    row("RC SEND gathered from 16 places", send_gather),
     row("RC SEND, receive posted late", send_late),
     row("RC SEND, 16 MiB", |s| send(s, Kind::Rc, 16 << 20)),
     row("RC WRITE", |s| write(s, Kind::Rc, 64 << 10)),
@@ -61,7 +61,7 @@ const ROWS: &[Row] = &[
     row("UC SEND", |s| send(s, Kind::Uc, 4096)),
     row("UC WRITE", |s| write(s, Kind::Uc, 64 << 10)),
     row("UC WRITE with immediate", |s| write_imm(s, Kind::Uc)),
-    row("UD SEND, there and back", datagram),
+    row("UD SEND, echoed", datagram),
     row("UD SEND to a multicast group", |s| multicast(s, false)),
     row("UD SEND to a multicast group by its address", |s| multicast(s, true)),
     row("connect, refused by the program", refused),
@@ -74,7 +74,7 @@ pub(super) fn connect(s: &mut Stage) -> Result<Done> {
     let start = Instant::now();
     let said = s.connect_with(Kind::Rc, WORDS)?;
     let time = start.elapsed();
-    ensure!(said.starts_with(WORDS), "the private data did not come back");
+    ensure!(said.starts_with(WORDS), "the private data were not returned");
     Ok(Done { bytes: 2 * WORDS.len() as u64, time })
 }
 
@@ -120,7 +120,7 @@ fn send_imm(s: &mut Stage) -> Result<Done> {
 
 fn expect_imm(answer: &Answer) -> Result<()> {
     let Answer::Message { imm: Some(imm), .. } = answer else {
-        bail!("no immediate data came");
+        bail!("the completion has no immediate data");
     };
     compare("the immediate data", imm, b"imm!")
 }
@@ -137,7 +137,10 @@ fn send_invalidate(s: &mut Stage) -> Result<Done> {
     // The key is no longer valid.
     let status = s.connection()?.side.run_failing(SendWr::write(2, victim).sges(&piece))?;
     s.abandon();
-    ensure!(status == WcStatus::RemAccessErr, "the invalid key gave {status:?}");
+    ensure!(
+        status == WcStatus::RemAccessErr,
+        "a WRITE with the invalidated key completed with {status:?}"
+    );
     moved(data, time)
 }
 
@@ -205,9 +208,11 @@ fn atomic(s: &mut Stage, before: u64, after: u64, wr: SendWr<'static>) -> Result
     let into = [side.memory.slice(HALF..HALF + 8)];
     let time = side.run(wr.sges(&into))?;
     let was = side.memory.load(HALF);
-    ensure!(was == before, "it was {was:#x}, not {before:#x}");
-    let Answer::Word(is) = s.other.ask(&Ask::Load)? else { bail!("no word came") };
-    ensure!(is == after, "it is {is:#x}, not {after:#x}");
+    ensure!(was == before, "the atomic returned {was:#x}, not {before:#x}");
+    let Answer::Word(is) = s.other.ask(&Ask::Load)? else {
+        bail!("the peer did not answer with the word in memory")
+    };
+    ensure!(is == after, "the word is {is:#x} afterwards, not {after:#x}");
     Ok(Done { bytes: 8, time })
 }
 
@@ -234,7 +239,7 @@ fn wrong_key(s: &mut Stage) -> Result<Done> {
     let status = c.side.run_failing(SendWr::write(1, wrong).sges(&piece))?;
     let time = start.elapsed();
     s.abandon();
-    ensure!(status == WcStatus::RemAccessErr, "it gave {status:?}");
+    ensure!(status == WcStatus::RemAccessErr, "a WRITE with a wrong key completed with {status:?}");
     Ok(Done { bytes: 0, time })
 }
 
@@ -249,9 +254,9 @@ fn datagram(s: &mut Stage) -> Result<Done> {
     s.other.tell(&Ask::ReturnDatagram(data))?;
     let start = Instant::now();
     ours.send_to(&peer, &pattern(data))?;
-    let (back, _) = ours.recv_timeout(TIMEOUT).context("the datagram did not come back")?;
+    let (back, _) = ours.recv_timeout(TIMEOUT).context("the datagram was not returned")?;
     let time = start.elapsed();
-    compare("the datagram that came back", &back, &pattern(data))?;
+    compare("the returned datagram", &back, &pattern(data))?;
     s.done()?;
     moved(data, time)
 }
@@ -276,13 +281,13 @@ fn multicast(s: &mut Stage, by_address: bool) -> Result<Done> {
     }
     // This side is a member, too: the first datagram may be its own.
     let answer = loop {
-        let (message, from) = ours.recv_timeout(TIMEOUT).context("nothing came back")?;
+        let (message, from) = ours.recv_timeout(TIMEOUT).context("no datagram was returned")?;
         if from.ah.ip() != s.own_addr || s.link == Link::SameHost {
             break message;
         }
     };
     let time = start.elapsed();
-    compare("the datagram that came back", &answer, &pattern(data))?;
+    compare("the returned datagram", &answer, &pattern(data))?;
     s.done()?;
     ours.leave(group)?;
     moved(data, time)
@@ -294,7 +299,7 @@ pub(super) fn refused(s: &mut Stage) -> Result<Done> {
     let to = s.listening(&ask)?;
     let start = Instant::now();
     let Err(error) = Side::connect(&s.context, to, Kind::Rc, &[]) else {
-        bail!("it was accepted");
+        bail!("the connection was accepted; it should have been refused");
     };
     let time = start.elapsed();
     s.done()?;
@@ -306,7 +311,7 @@ pub(super) fn refused(s: &mut Stage) -> Result<Done> {
         {
             Ok(Done { bytes: WORDS.len() as u64, time })
         }
-        _ => Err(error.context("not refused as expected")),
+        _ => Err(error.context("the connection was not refused as expected")),
     }
 }
 
@@ -314,11 +319,11 @@ fn nobody(s: &mut Stage) -> Result<Done> {
     let start = Instant::now();
     // Port 1 has no listener: only root may bind it, and the demo does not.
     let Err(error) = Side::connect(&s.context, (s.addr, 1).into(), Kind::Rc, &[]) else {
-        bail!("somebody accepted");
+        bail!("the connection was accepted although nothing listens");
     };
     match cause(&error) {
         Some(Cause::Rejected { reason: 8, .. }) => Ok(Done { bytes: 0, time: start.elapsed() }),
-        _ => Err(error.context("not rejected as expected")),
+        _ => Err(error.context("the connection was not rejected as expected")),
     }
 }
 

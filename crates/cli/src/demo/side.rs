@@ -134,7 +134,7 @@ impl Side {
         listener.listen(4)?;
         listening(at)?;
         let mut event = cmutil::expect(&channel, EventKind::ConnectRequest, "accept", TIMEOUT)?;
-        let id = event.take_id().context("a request without an id")?;
+        let id = event.take_id().context("the connection request has no id")?;
         let said = event.private_data().to_vec();
         Ok((channel, id, said))
     }
@@ -151,7 +151,7 @@ impl Side {
 
     /// Waits for a message and compares it. A WRITE with immediate has no message to compare.
     pub(super) fn receive(&self, data: Data) -> Result<Completion> {
-        let done = self.cq.wait_one(Some(TIMEOUT)).context("no message came")?;
+        let done = self.cq.wait_one(Some(TIMEOUT)).context("no message arrived in time")?;
         let len = if done.opcode == rdmux::WcOpcode::Recv { data.len } else { 0 };
         if len > 0 || done.flags.contains(WcFlags::WITH_IMM) || data.len == 0 {
             let have = self.memory.to_vec(HALF..HALF + len);
@@ -179,7 +179,10 @@ impl Side {
     pub(super) fn run_failing(&self, wr: SendWr<'_>) -> Result<rdmux::WcStatus> {
         self.qp.post_send(&wr)?;
         let mut one = [rdmux::EMPTY];
-        ensure!(self.cq.wait(&mut one, Some(TIMEOUT))? == 1, "it did not complete");
+        ensure!(
+            self.cq.wait(&mut one, Some(TIMEOUT))? == 1,
+            "the work request did not complete in time"
+        );
         Ok(one[0].status)
     }
 

@@ -129,7 +129,7 @@ impl Stage {
     pub(super) fn done(&mut self) -> Result<()> {
         match self.other.hear()? {
             Answer::Done => Ok(()),
-            other => bail!("{other:?} came instead of an end"),
+            other => bail!("the other process sent {other:?}, not Done"),
         }
     }
 
@@ -148,7 +148,7 @@ impl Stage {
         }
         match self.other.hear()? {
             Answer::Memory(memory) => Ok(memory.into()),
-            other => bail!("{other:?} came instead of memory"),
+            other => bail!("the other process sent {other:?}, not Memory"),
         }
     }
 
@@ -169,7 +169,7 @@ impl Stage {
         let remote = self.memory(None)?;
         let same_host = side.qp.is_same_host();
         if same_host != (self.link == Link::SameHost) {
-            bail!("the connection takes the wrong link");
+            bail!("the connection uses the wrong link: shared memory or not");
         }
         self.connection = Some((kind, Connected { side, remote }));
         Ok(said)

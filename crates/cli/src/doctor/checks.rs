@@ -45,9 +45,10 @@ pub(super) fn all(host: &HostName) -> Vec<Check> {
 fn loopback() -> Check {
     let name = "loopback";
     match UdpSocket::bind("127.77.255.254:0") {
-        Ok(_) => Check::ok(name, "every address of 127.0.0.0/8 can be used by virtual hosts"),
-        Err(e) => Check::warn(name, format!("127.77.0.0/16 cannot be used: {e}"))
-            .advice("only the default host works: is the interface lo up, with 127.0.0.1/8?"),
+        Ok(_) => Check::ok(name, "virtual hosts can use every address of 127.0.0.0/8"),
+        Err(e) => Check::warn(name, format!("127.77.0.0/16 cannot be used: {e}")).advice(
+            "only the default host works; check that the interface lo is up and has 127.0.0.1/8",
+        ),
     }
 }
 
@@ -69,7 +70,7 @@ fn service(options: &ConnectOptions, host: &HostName, error: Option<&HostError>)
             let addresses: Vec<_> =
                 status.gids.iter().map(|row| row.gid.ip().to_string()).collect();
             let (addresses, port) = (addresses.join(" "), status.port);
-            Check::ok(name, format!("host {host} starts; UDP port {port} is ours on {addresses}"))
+            Check::ok(name, format!("host {host} starts and has UDP port {port} on {addresses}"))
         }
         Err(e) => Check::fail(name, e.to_string()),
     }
@@ -80,7 +81,7 @@ fn c_library() -> Check {
     let found = match library::find() {
         Ok(found) => found,
         Err(e) => {
-            return Check::warn(name, text(&e)).advice("without it `rdmux run` runs nothing");
+            return Check::warn(name, text(&e)).advice("`rdmux run` needs it");
         }
     };
     let path = found.object.display().to_string();
@@ -89,7 +90,7 @@ fn c_library() -> Check {
             Check::ok(name, format!("{path} has {}", NODES.join(", ")))
         }
         Ok(missing) => Check::fail(name, format!("{path} lacks {}", missing.join(", ")))
-            .advice("this is not the library that belongs to this program: build both anew"),
+            .advice("the library is of another version than this program: rebuild both"),
         Err(e) => Check::fail(name, format!("cannot read {path}: {e}")),
     }
 }
@@ -111,7 +112,7 @@ fn namespace(options: &ConnectOptions, host: &HostName) -> Check {
         Ok(_) => Check::ok(name, "programs can see the device under /sys/class/infiniband"),
         Err(e) => Check::warn(
             name,
-            format!("programs see the device only by a preloaded library: {}", text(&e)),
+            format!("programs see the device only through a preloaded library: {}", text(&e)),
         )
         .advice(namespace_advice()),
     }
@@ -137,7 +138,7 @@ fn management(devices: &[DeviceRow]) -> Check {
         );
     }
     let found = format!(
-        "libibumad opens {}; other opens of umadN are of no use, and issmN is to be opened with O_NONBLOCK or O_RDWR",
+        "libibumad opens {}; programs that open umadN without it cannot use it, and must open issmN with O_NONBLOCK or O_RDWR",
         managed.join(", ")
     );
     Check::ok(name, found)
@@ -146,8 +147,8 @@ fn management(devices: &[DeviceRow]) -> Check {
 /// Returns advice for the usual ways in which user namespaces are forbidden.
 fn namespace_advice() -> String {
     if surroundings::is_chroot() {
-        return "that is enough for most; this is a chroot, in which the system makes no such namespaces: a \
-                container that changes its root by pivot_root(2) may have them (bwrap, systemd-nspawn)"
+        return "that is enough for most programs; this is a chroot, in which the kernel creates no user namespaces: a \
+                container that changes its root by pivot_root(2) may create them (bwrap, systemd-nspawn)"
             .to_owned();
     }
     let is = |file: &str, value: &str| {
@@ -160,10 +161,12 @@ fn namespace_advice() -> String {
     ];
     for (switch, bad, good) in switches {
         if is(&format!("/proc/sys/{}", switch.replace('.', "/")), bad) {
-            return format!("that is enough for most; to allow namespaces: sysctl {switch}={good}");
+            return format!(
+                "that is enough for most programs; to allow namespaces: sysctl {switch}={good}"
+            );
         }
     }
-    "that is enough for most; in a container, its seccomp profile may forbid namespaces (Docker: \
+    "that is enough for most programs; a container's seccomp profile may forbid namespaces (Docker: \
      --security-opt seccomp=unconfined)"
         .to_owned()
 }

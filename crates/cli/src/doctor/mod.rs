@@ -16,9 +16,7 @@ use rdmux_command::say;
 
 /// How to print.
 #[derive(Args)]
-#[command(
-    after_help = "Exit status: 1 if something that rdmux cannot do without is missing, else 0."
-)]
+#[command(after_help = "Exit status: 1 if something that rdmux requires is missing, else 0.")]
 pub(crate) struct DoctorArgs {
     /// Print JSON
     #[arg(long)]

@@ -26,8 +26,8 @@ fn missing_files(missing: &[&str]) -> Option<Check> {
     }
     let found = format!("there is no {}, as in a plain chroot", missing.join(" and no "));
     let check = Check::fail("files", found);
-    let proc = "mount /proc there (mount -t proc proc ROOT/proc)";
-    let null = "make /dev/null there (mount --rbind /dev ROOT/dev)";
+    let proc = "mount /proc in the chroot (mount -t proc proc ROOT/proc)";
+    let null = "make /dev/null available in the chroot (mount --rbind /dev ROOT/dev)";
     Some(check.advice(match missing {
         [one] if one.starts_with("/proc") => proc.to_owned(),
         [_] => null.to_owned(),
@@ -44,14 +44,15 @@ pub(super) fn network(options: &ConnectOptions) -> Check {
 fn network_of(own: Option<NetworkNamespace>, dir: &Path, chosen: bool) -> Check {
     let (name, dir) = ("network", dir.display());
     match own {
-        None => Check::warn(name, "the kernel does not tell network namespaces apart")
-            .advice("set RDMUX_RUNTIME_DIR to a directory of its own in each network namespace"),
+        None => Check::warn(name, "cannot determine the network namespace")
+            .advice("set RDMUX_RUNTIME_DIR to a separate directory in each network namespace"),
         Some(own) if chosen => {
             Check::ok(name, format!("{own}; RDMUX_RUNTIME_DIR is {dir}, for this namespace only"))
         }
-        Some(own) => {
-            Check::ok(name, format!("{own}: its hosts are in {dir}; another namespace has others"))
-        }
+        Some(own) => Check::ok(
+            name,
+            format!("{own}: its hosts are in {dir}; every other namespace has its own hosts"),
+        ),
     }
 }
 
@@ -107,13 +108,13 @@ fn port_advice(trouble: &Trouble<'_>) -> String {
     if let (true, Some(Holder { pid: Some(pid), command, .. })) = (foreign, holder) {
         let program = command.as_deref().unwrap_or("a program");
         return format!(
-            "{program} (process {pid}) has the port: end it, or set `port` in [service] of the configuration \
+            "{program} (process {pid}) holds the port: end it, or set `port` in [service] of the configuration \
              file (~/.config/rdmux/config.toml)"
         );
     }
     let whose = match holder {
         Some(holder) if holder.uid == *uid => {
-            "a host of yours that another runtime directory has (RDMUX_RUNTIME_DIR)".to_owned()
+            "another host of yours, in another runtime directory (RDMUX_RUNTIME_DIR),".to_owned()
         }
         Some(Holder { user: Some(user), .. }) => format!("a host of user {user}"),
         Some(holder) => format!("a host of the user with uid {}", holder.uid),
@@ -121,12 +122,12 @@ fn port_advice(trouble: &Trouble<'_>) -> String {
     };
     if host.is_default() {
         format!(
-            "{whose} has this machine's addresses: be on a virtual host, which has an address of its \
+            "{whose} holds the port on this machine's addresses: use a virtual host, which has an address of its \
              own: `rdmux --host NAME ...`, or RDMUX_HOST=NAME for any program"
         )
     } else {
         format!(
-            "{whose} has this address: choose another with `rdmux host up {host} --addr ADDRESS`"
+            "{whose} holds the port on this address: choose another with `rdmux host up {host} --addr ADDRESS`"
         )
     }
 }
@@ -202,7 +203,7 @@ mod tests {
             let holder = Some(holder.clone());
             let said =
                 port_advice(&Trouble { host: &host, uid: 1000, holder, rxe: false, foreign: true });
-            assert!(said.starts_with("python3 (process 3) has the port: end it"), "{said}");
+            assert!(said.starts_with("python3 (process 3) holds the port: end it"), "{said}");
             assert!(said.contains("`port` in [service]"), "{said}");
         }
     }

@@ -21,7 +21,7 @@ fn offload() -> Check {
     let name = "offload";
     let said = match Offload::probe() {
         Ok(said) => said,
-        Err(e) => return Check::fail(name, format!("no UDP socket can be made: {e}")),
+        Err(e) => return Check::fail(name, format!("cannot create a UDP socket: {e}")),
     };
     let errors = [("segmentation (GSO)", said.gso), ("merging (GRO)", said.gro)]
         .into_iter()
@@ -31,7 +31,7 @@ fn offload() -> Check {
         return Check::ok(name, "UDP segmentation and merging (GSO, GRO)");
     }
     Check::fail(name, format!("UDP sockets have no {}", errors.join(", ")))
-        .advice("Linux 5.0 or newer has both; some sandboxes do not pass them on")
+        .advice("Linux 5.0 and later have both; some sandboxes support neither")
 }
 
 /// Checks whether processes may copy each other's memory.
@@ -40,9 +40,9 @@ fn ptrace() -> Check {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
         "" | "0" => Check::ok(name, "processes of a user may copy each other's memory"),
-        "1" => Check::ok(name, "processes may copy the memory of those that allow it (Yama, 1)"),
-        other => Check::warn(name, format!("no copies between processes (Yama, {other})")).advice(
-            "all works, through shared memory of the service; sysctl kernel.yama.ptrace_scope=1 \
+        "1" => Check::ok(name, "processes may copy the memory of processes that allow it (Yama ptrace_scope 1)"),
+        other => Check::warn(name, format!("processes may not copy each other's memory (Yama ptrace_scope {other})")).advice(
+            "data is copied through the service's shared memory instead; sysctl kernel.yama.ptrace_scope=1 \
              allows direct copies",
         ),
     }
@@ -51,14 +51,14 @@ fn ptrace() -> Check {
 fn memlock() -> Check {
     let limit = getrlimit(Resource::Memlock).current;
     let limit = limit.map_or("unlimited".to_owned(), output::bytes);
-    Check::ok("memlock", format!("{limit}, which does not matter: memory is never pinned"))
+    Check::ok("memlock", format!("{limit}; any limit suffices, because memory is never pinned"))
 }
 
 fn cores() -> Check {
     let name = "processors";
     match std::thread::available_parallelism().map_or(1, usize::from) {
         1 => Check::warn(name, "one")
-            .advice("two processes take turns: expect latencies of a switch"),
+            .advice("two processes alternate on it: each message takes a context switch"),
         n => Check::ok(name, n.to_string()),
     }
 }
@@ -76,9 +76,10 @@ fn adapters() -> Check {
     if names.is_empty() {
         return Check::ok(name, "none in this machine");
     }
-    let found = format!("{} will not be seen by programs under `rdmux run`", names.join(", "));
-    Check::warn(name, found)
-        .advice("rdmux loads no vendor's driver: run programs for these adapters without it")
+    let found = format!("programs under `rdmux run` do not see {}", names.join(", "));
+    Check::warn(name, found).advice(
+        "rdmux loads no vendor's driver: run programs for these adapters without `rdmux run`",
+    )
 }
 
 fn packages() -> Check {

@@ -11,42 +11,42 @@ use rdmux_wire::Mkey;
 /// The subnet manager.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// No subnet manager in the fabric: OpenSM on some host manages the subnet
+    /// Run no subnet manager in the fabric: OpenSM on some host manages the subnet
     #[arg(long, conflicts_with_all = ["sm_priority", "sm_routing", "sm_lmc", "sm_sweep", "sm_poll", "sm_sl_to_vl", "sm_babbling_port_policy", "m_key", "partitions"])]
     no_sm: bool,
-    /// Of several managers the one with the highest priority manages the subnet, of equal ones that with the lowest GUID
+    /// Priority of the fabric's manager: the highest becomes master, among equal ones the lowest GUID [default: 0]
     #[arg(long, value_name = "0..15", value_parser = clap::value_parser!(u8).range(0..=15))]
     sm_priority: Option<u8>,
-    /// How routes are found: minhop, or updn, which cannot deadlock
+    /// Routing engine: minhop, or updn, which cannot deadlock [default: minhop]
     #[arg(long, value_name = "ENGINE")]
     sm_routing: Option<RoutingEngine>,
-    /// Each port of an adapter gets 2^LMC LIDs
+    /// LID mask control: each port of an adapter gets 2^LMC LIDs [default: 0]
     #[arg(long, value_name = "LMC", value_parser = clap::value_parser!(u8).range(0..=7))]
     sm_lmc: Option<u8>,
-    /// How often the switches are asked whether something has changed [default: 10]
+    /// Interval of light sweeps, which ask the switches for changes [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = milliseconds)]
     sm_sweep: Option<u64>,
-    /// While another manager is the master: how often that is asked whether it is still there [default: 10]
+    /// Interval at which a standby manager polls the master [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = milliseconds)]
     sm_poll: Option<u64>,
-    /// The virtual lane of each service level, 0 to 14, or 15 to drop it: 16 numbers as in OpenSM's qos_sl2vl, or "default", which is 0 to 14 and 7. A lane that a
-    /// port does not have is taken modulo those that it has. Without this nodes keep what they have
+    /// Virtual lane of each service level, 0 to 14, or 15 to drop its packets: 16 numbers as in OpenSM's qos_sl2vl, or "default", which is 0 to 14 and 7. A lane that a
+    /// port does not have is taken modulo the port's number of lanes. Without this option nodes keep their tables
     #[arg(long, value_name = "LANES", value_parser = lanes)]
     sm_sl_to_vl: Option<[u8; 16]>,
     /// Disable a port that has sent 250 traps of the same link error in a row, as OpenSM does with its babbling_port_policy; ibportstate(8) enables it
-    /// again. Without this such traps are only ignored
+    /// again. Without this option such traps are only ignored
     #[arg(long)]
     sm_babbling_port_policy: bool,
-    /// Protect all ports with this key: nobody without it sets anything. A number other than 0, hexadecimal with 0x
+    /// M_Key of all ports, without which no management datagram can change them: a number other than 0, hexadecimal with 0x
     #[arg(long, value_name = "KEY", value_parser = key)]
     m_key: Option<Mkey>,
-    /// What else ports refuse without the key: 0 nothing, 1 to show the key, 2 and 3 any question [default: 0]
+    /// Protection level, what ports refuse to Gets without the key: 0 nothing, 1 the key itself, 2 and 3 any Get [default: 0]
     #[arg(long, value_name = "0..3", requires = "m_key", value_parser = clap::value_parser!(u8).range(0..=3))]
     m_key_protect: Option<u8>,
-    /// How long a port stays protected after a wrong key, unless the right one is shown [default: 0, which is for ever]
+    /// Lease period: time until a port drops its protection after a wrong key, unless the right one arrives [default: 0, never]
     #[arg(long, value_name = "SECONDS", requires = "m_key")]
     m_key_lease: Option<u16>,
-    /// Who is in which partition, as OpenSM's partitions.conf says; otherwise all ports are full members of the default partition
+    /// Partitions and their members, in the format of OpenSM's partitions.conf; without it all ports are full members of the default partition
     #[arg(long, value_name = "FILE")]
     partitions: Option<PathBuf>,
 }
@@ -54,9 +54,9 @@ pub(crate) struct Options {
 /// Parses seconds, also fractions, to milliseconds.
 fn milliseconds(text: &str) -> Result<u64, String> {
     const DAY: f64 = 86_400.0;
-    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is wanted".to_owned())?;
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     if !(0.001..=DAY).contains(&seconds) {
-        return Err("it is from 0.001 to 86400 seconds".to_owned());
+        return Err("use 0.001 to 86400 seconds".to_owned());
     }
     let time = std::time::Duration::from_secs_f64(seconds);
     u64::try_from(time.as_millis()).map_err(|e| e.to_string())
@@ -70,7 +70,7 @@ fn lanes(text: &str) -> Result<[u8; 16], String> {
     let lane = |word: &str| word.trim().parse().ok().filter(|lane| *lane <= 15);
     let lanes: Option<Vec<u8>> = text.split(',').map(lane).collect();
     let lanes = lanes.and_then(|lanes| lanes.try_into().ok());
-    lanes.ok_or_else(|| "use 16 numbers from 0 to 15 with commas in between, or `default`".into())
+    lanes.ok_or_else(|| "use 16 numbers from 0 to 15, separated by commas, or `default`".into())
 }
 
 /// Parses a key other than zero.
@@ -81,7 +81,7 @@ fn key(text: &str) -> Result<Mkey, String> {
         None => text.parse().ok().filter(|_| plain),
     };
     let key = key.filter(|key| *key != 0).map(Mkey);
-    key.ok_or_else(|| "use a number of 64 bits other than 0".into())
+    key.ok_or_else(|| "use a 64-bit number other than 0".into())
 }
 
 impl Options {

@@ -30,20 +30,20 @@ use rdmux_command::{output, say};
 pub(crate) enum FabricCommand {
     /// Start a fabric; it stays until `down`
     ///
-    /// It comes up with the nodes of a file or a shape, or with those that it had the last time, and then with the same
-    /// LIDs; one that never was has the shape switch:8. Hosts take the adapter that they had before, else the one with their name, else
-    /// the first free one, else they are plugged to a free port of a switch.
+    /// It has the nodes of a file or a shape, or else those that it had the last time, with the same
+    /// LIDs; a new fabric has the shape switch:8. A host takes the adapter that it had before, else the one with its name, else
+    /// the first free one, else it is plugged into a free port of a switch.
     ///
-    /// Options are kept as a whole in the runtime directory: without any the fabric comes up with those of the last time, and
-    /// with some those that are not given are as usual again; only nodes and cables stay.
+    /// Options are kept as a whole in the runtime directory: without any option the fabric starts with those of the last time;
+    /// with some, the others return to their defaults, and only nodes and cables stay.
     Up(Up),
     /// End a fabric: all ports go down
     Down(Down),
-    /// Show how a fabric is and who is attached, or list all that are up
+    /// Show a fabric's state and attached hosts, or list all fabrics that are up
     Status(StatusArgs),
     /// Show nodes and cables
     Show(Show),
-    /// Show the way that the forwarding tables make from a node to another, or whether all ways are whole
+    /// Trace a route through the forwarding tables from a node to another, or check all routes
     Route(route::Route),
     /// Plug a cable between a host's adapter, or a switch, and a port of a switch
     Plug(Plug),
@@ -53,19 +53,19 @@ pub(crate) enum FabricCommand {
     Link(Link),
     /// Reset a switch: it forgets its tables
     Reset(Reset),
-    /// Have a port notice faults of its link, and tell the manager by a trap
+    /// Have a port detect faults of its link and report them to the manager by a trap
     ///
-    /// The port counts them, and raises a trap each time that more come in a row than its PortInfo allows: LocalPhyErrors
+    /// The port counts them, and raises a trap each time that more occur in a row than its PortInfo allows: LocalPhyErrors
     /// for integrity, OverrunErrors for overrun. Every expiry of the flow control watchdog raises one.
     Fault(Fault),
-    /// Change the GUID of the system that a node is in, and tell the manager by trap 145
+    /// Change a node's SystemImageGUID, and report it to the manager by trap 145
     SystemGuid(SystemGuid),
-    /// Change who is in which partition, as OpenSM's partitions.conf says, while the fabric is up
+    /// Change the partitions while the fabric is up, by a file in the format of OpenSM's partitions.conf
     ///
-    /// The manager sets the tables of ports; keys that a port keeps stay at their index. What the file says now is kept with the fabric's options.
-    /// If something is wrong in it, the partitions stay as they were.
+    /// The manager sets the ports' P_Key tables; keys that a port keeps stay at their index. The file's contents are kept with the fabric's options.
+    /// An invalid file leaves the partitions unchanged.
     Partitions(PartitionsArgs),
-    /// Be a fabric (started by the others when needed)
+    /// Run a fabric's process (started by the other commands when needed)
     #[command(hide = true)]
     Serve(Serve),
 }
@@ -96,21 +96,21 @@ pub(crate) struct Down {
 pub(crate) struct Up {
     #[command(flatten)]
     which: Which,
-    /// Nodes and cables from a file as ibnetdiscover writes it and ibsim reads it
+    /// Nodes and cables from a file in the format of ibnetdiscover and ibsim
     #[arg(long, value_name = "FILE", conflicts_with = "shape")]
     topology: Option<PathBuf>,
-    /// Nodes and cables by rule: two, switch:N, fattree:N, torus:AxBxC or dragonfly:A,P,H[,G]
+    /// Generated nodes and cables: two, switch:N, fattree:N, torus:AxBxC or dragonfly:A,P,H[,G]
     #[arg(long, value_name = "SHAPE")]
     shape: Option<Shape>,
-    /// All adapters are simulated: no host attaches
+    /// Simulate all adapters: no host attaches
     #[arg(long)]
     simulate: bool,
     #[command(flatten)]
     manager: manager::Options,
-    /// Let hosts of other machines attach, by TCP. They need the fabric's secret, which is drawn at the first time
+    /// Let hosts of other machines attach over TCP. They need a copy of the fabric's secret, which is generated the first time
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// Have the fabric of another machine here, under this name: where it listens
+    /// Attach to the fabric of another machine, which listens at this address; it has this fabric's name here
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
@@ -121,7 +121,7 @@ pub(crate) struct Up {
     /// A copy of the other machine's secret
     #[arg(long, value_name = "FILE", requires = "join")]
     secret: Option<PathBuf>,
-    /// Be the fabric rather than start it in the background
+    /// Run the fabric in this process instead of in the background
     #[arg(long)]
     foreground: bool,
     /// Print JSON
@@ -146,16 +146,16 @@ pub(crate) struct StatusArgs {
 pub(crate) struct Show {
     #[command(flatten)]
     which: Which,
-    /// For Graphviz's dot
+    /// Print a graph for Graphviz's dot
     #[arg(long, group = "form")]
     dot: bool,
-    /// As a picture, into a file
+    /// Write a picture to a file
     #[arg(long, value_name = "FILE", group = "form")]
     svg: Option<PathBuf>,
-    /// As ibnetdiscover writes it
+    /// Print the format of ibnetdiscover
     #[arg(long, group = "form")]
     topology: bool,
-    /// The forwarding tables of all switches, as JSON
+    /// Print the forwarding tables of all switches as JSON
     #[arg(long, group = "form")]
     tables: bool,
     /// Print JSON
@@ -167,7 +167,7 @@ pub(crate) struct Show {
 pub(crate) struct Plug {
     #[command(flatten)]
     which: Which,
-    /// The adapter of a host, by the host's name, or a node, by its name or GUID; without PORT its first free port
+    /// A host's adapter, by the host's name, or a node, by its name or GUID; without PORT its first free port
     #[arg(value_name = "HOST[:PORT]")]
     end: End,
     /// A port of a switch
@@ -188,10 +188,10 @@ pub(crate) struct Unplug {
 pub(crate) struct Link {
     #[command(flatten)]
     which: Which,
-    /// Which way
+    /// Whether to take the links down or up
     #[arg(value_name = "down|up")]
     way: Way,
-    /// One end; without PORT all links that lead to the other
+    /// One end; without PORT all links to the other end
     #[arg(value_name = "NODE[:PORT]")]
     a: End,
     /// The other end
@@ -201,9 +201,9 @@ pub(crate) struct Link {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Way {
-    /// No light: both ports are down
+    /// Take the link down, and with it both ports
     Down,
-    /// As before
+    /// Take the link up again
     Up,
 }
 
@@ -223,10 +223,10 @@ pub(crate) struct Fault {
     /// The port; without PORT the only one of an adapter
     #[arg(value_name = "NODE:PORT")]
     at: End,
-    /// What happens to it
+    /// The fault
     #[arg(value_name = "integrity|overrun|flow-control")]
     kind: FaultKind,
-    /// How many times in a row; otherwise 16 times, which is more than any threshold, and flow-control once
+    /// Number of times in a row; without it 16, which exceeds every threshold, or 1 for flow-control
     #[arg(long, value_name = "N")]
     times: Option<std::num::NonZeroU32>,
 }
@@ -259,7 +259,7 @@ pub(crate) struct SystemGuid {
     /// The node, by its name or GUID
     #[arg(value_name = "NODE")]
     node: NodeRef,
-    /// Its SystemImageGUID from now on, hexadecimal
+    /// The new SystemImageGUID, hexadecimal
     #[arg(value_name = "GUID", value_parser = guid)]
     guid: Guid,
 }
@@ -269,14 +269,16 @@ fn guid(text: &str) -> Result<Guid, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     let clean = digits.bytes().all(|b| b.is_ascii_hexdigit());
     let guid = clean.then(|| u64::from_str_radix(digits, 16).ok()).flatten();
-    guid.filter(|guid| *guid != 0).map(Guid).ok_or_else(|| "use 1 to 16 hexadecimal digits".into())
+    guid.filter(|guid| *guid != 0)
+        .map(Guid)
+        .ok_or_else(|| "use 1 to 16 hexadecimal digits, not all 0".into())
 }
 
 #[derive(Args)]
 pub(crate) struct PartitionsArgs {
     #[command(flatten)]
     which: Which,
-    /// A file in the form of OpenSM's partitions.conf
+    /// A file in the format of OpenSM's partitions.conf
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -286,7 +288,7 @@ pub(crate) struct Serve {
     /// The fabric's name
     #[arg(value_name = "NAME")]
     name: FabricName,
-    /// End some time after the last client
+    /// Exit some time after the last client has disconnected
     #[arg(long)]
     on_demand: bool,
 }
@@ -301,7 +303,10 @@ pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
         FabricCommand::Route(args) => return route::run(args, &options()?),
         FabricCommand::Plug(Plug { which, end, switch }) => {
             if switch.port.is_none() {
-                bail!("{switch} lacks the port: use SWITCH:PORT, as in {}:1", plain(&switch.node));
+                bail!(
+                    "{switch} has no port number: use SWITCH:PORT, as in {}:1",
+                    plain(&switch.node)
+                );
             }
             let options = options()?;
             say!("{}", admin::plug(&options, &which.name(&options), end, switch)?);
@@ -408,7 +413,10 @@ fn up(args: &Up) -> Result<()> {
     let tell_what_ends = || {
         let ends = plan.as_ref().map_or(Vec::new(), |plan| dropped::dropped(&before, &plan.setup));
         if !ends.is_empty() {
-            eprintln!("rdmux: not given again, and so as usual from now on: {}", ends.join(", "));
+            eprintln!(
+                "rdmux: options not given again return to their defaults: {}",
+                ends.join(", ")
+            );
         }
     };
     if args.foreground {
@@ -427,7 +435,7 @@ fn up(args: &Up) -> Result<()> {
     tell_what_ends();
     if status.pid == std::process::id() {
         bail!(
-            "fabric {fabric} would end with this command: name the program `rdmux`, or set RDMUX_DAEMON to it"
+            "fabric {fabric} runs in this command and would end with it: name the program `rdmux`, or set RDMUX_DAEMON to it"
         );
     }
     if args.json {

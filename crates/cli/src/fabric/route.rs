@@ -17,10 +17,10 @@ use super::Which;
 pub(crate) struct Route {
     #[command(flatten)]
     which: Which,
-    /// Where packets come from: a host, or a node by its name or GUID; without it the ways of all to all are looked at
+    /// The source: a host, or a node by its name or GUID; without it the routes between all ports are checked
     #[arg(value_name = "NODE", requires = "to")]
     from: Option<NodeRef>,
-    /// Where they go to: a node, or a LID
+    /// The destination: a host, a node or a LID
     #[arg(value_name = "NODE|LID")]
     to: Option<NodeRef>,
     /// Print JSON
@@ -54,7 +54,7 @@ fn one(snapshot: &Snapshot, to: Lid, way: &Result<Vec<Hop>, Lost>, json: bool) -
         Err(lost) => {
             let at =
                 lost.node().map_or_else(String::new, |n| format!(" beyond {}", name(snapshot, n)));
-            bail!("nothing gets to LID {}{at}: {lost}", to.0);
+            bail!("packets do not reach LID {}{at}: {lost}", to.0);
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -71,10 +71,10 @@ fn step(snapshot: &Snapshot, hop: Hop) -> String {
 
 fn summary(snapshot: &Snapshot, check: &Check) -> String {
     let Check { ports, pairs, lost, switches_at_most, .. } = check;
-    let mut text = format!("{ports} ports, {pairs} ways from a port to a LID of another one");
+    let mut text = format!("{ports} ports, {pairs} routes from a port to another port's LID");
     text += &match lost {
-        0 => format!(", of at most {switches_at_most} switches"),
-        lost => format!(", of which {lost} do not arrive"),
+        0 => format!(", through at most {switches_at_most} switches"),
+        lost => format!(", {lost} of which are broken"),
     };
     if check.lost_between_switches > 0 {
         text += &format!(", {} of them from switch to switch", check.lost_between_switches);
@@ -92,7 +92,8 @@ fn summary(snapshot: &Snapshot, check: &Check) -> String {
             .node()
             .map_or_else(String::new, |n| format!(" beyond {}", self::name(snapshot, n)));
         let from = name(snapshot, *node);
-        text += &format!("\nnothing gets from port {port} of {from} to LID {}{at}: {lost}", lid.0);
+        text +=
+            &format!("\npackets from port {port} of {from} do not reach LID {}{at}: {lost}", lid.0);
     }
     text
 }
@@ -114,7 +115,7 @@ fn destination(snapshot: &Snapshot, node: &NodeRef) -> Result<Lid> {
     }
     let ports = &snapshot.nodes[find(snapshot, node)?].ports;
     let port = ports.iter().find(|port| port.lid.0 != 0);
-    Ok(port.with_context(|| format!("{node} has no LID: does a manager run?"))?.lid)
+    Ok(port.with_context(|| format!("{node} has no LID; check that a subnet manager runs"))?.lid)
 }
 
 /// Returns the index of a node, given by its GUID or that of a port, its host, its name in the file, or its

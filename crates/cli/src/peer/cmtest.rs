@@ -26,7 +26,7 @@ pub(crate) struct CmtestArgs {
     /// The address to bind
     #[arg(short, long, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// Connections; 16384 at most, of each of which an event may be unread
+    /// Connections; at most 16384, since an event of each may be unread
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=16384))]
     connections: u32,
     /// Messages in each direction of each connection
@@ -41,13 +41,13 @@ pub(crate) struct CmtestArgs {
     /// Type of service
     #[arg(short, long)]
     tos: Option<u8>,
-    /// Code of the ACK timeout
+    /// Local ACK timeout, as the exponent of 4.096 us * 2^N
     #[arg(short, long)]
     ack_timeout: Option<u8>,
     /// Move the connections to another event channel before they end
     #[arg(short, long)]
     migrate: bool,
-    /// Seconds that the peer may be silent
+    /// Seconds to wait for the peer
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     timeout: u64,
 }
@@ -93,7 +93,7 @@ impl Test<'_> {
             // The first client may connect at any time.
             let timeout = (!self.nodes.is_empty()).then_some(self.timeout);
             let Some(event) = self.channel.next(timeout)? else {
-                bail!("{established} of {} connections came up", self.args.connections);
+                bail!("{established} of {} connections were established", self.args.connections);
             };
             match event.kind() {
                 EventKind::ConnectRequest => self.accept(event)?,
@@ -144,7 +144,7 @@ impl Test<'_> {
         let mut established = 0;
         while established < self.args.connections {
             let Some(event) = self.channel.next(Some(self.timeout))? else {
-                bail!("{established} of {} connections came up", self.args.connections);
+                bail!("{established} of {} connections were established", self.args.connections);
             };
             match event.kind() {
                 EventKind::AddrResolved => {
@@ -240,12 +240,15 @@ impl Test<'_> {
         while done < self.args.count {
             let n = cq.wait(&mut batch, Some(self.timeout))?;
             if n == 0 {
-                bail!("could {what} {done} of {} messages; the peer is silent", self.args.count);
+                bail!("timed out: could {what} only {done} of {} messages", self.args.count);
             }
             for completion in &batch[..n] {
                 let length = ok(*completion)?.byte_len;
                 if what == "receive" && length != self.args.size {
-                    bail!("a message of {length} bytes, not {}: use the same -S", self.args.size);
+                    bail!(
+                        "received a message of {length} bytes, not {}: use the same -S",
+                        self.args.size
+                    );
                 }
                 done += 1;
             }
@@ -278,7 +281,7 @@ impl Test<'_> {
         let mut left = self.nodes.len();
         while left > 0 {
             let Some(event) = self.channel.next(Some(self.timeout))? else {
-                bail!("{left} connections did not end");
+                bail!("timed out: {left} connections were not disconnected");
             };
             if event.kind() != EventKind::Disconnected {
                 continue;

@@ -19,13 +19,13 @@ use rdmux_command::say;
 /// Sends or receives multicast as `mckey` does. All sides need the same -C and -S.
 #[derive(Args)]
 pub(crate) struct MctestArgs {
-    /// The group
+    /// The address of the group
     #[arg(short = 'm', long, value_name = "ADDRESS")]
     group: IpAddr,
-    /// Send; without it receive
+    /// Send; without it, receive
     #[arg(short, long)]
     sender: bool,
-    /// The address to join on
+    /// The local address to join on
     #[arg(short, long, value_name = "ADDRESS")]
     bind: Option<String>,
     /// Messages
@@ -34,13 +34,13 @@ pub(crate) struct MctestArgs {
     /// Bytes of a message; at most the path MTU
     #[arg(short = 'S', long, default_value_t = 100)]
     size: u32,
-    /// Join as one that only sends
+    /// Join as a send-only member
     #[arg(short = 'o', long, requires = "sender")]
     send_only: bool,
-    /// Milliseconds that the sender waits after it joined, so that receivers have
+    /// Milliseconds that the sender waits after its join, so that receivers can join
     #[arg(long, value_name = "MS", default_value_t = 0)]
     delay: u64,
-    /// Seconds that the sender may be silent
+    /// Seconds to wait for the sender
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     timeout: u64,
 }
@@ -63,7 +63,7 @@ pub(crate) fn run(global: &Global, args: &MctestArgs) -> Result<ExitCode> {
     let flags = if args.send_only { JoinFlags::SendOnlyFullMember } else { JoinFlags::FullMember };
     id.join_multicast(args.group, flags)?;
     let event = cmutil::expect(&channel, EventKind::MulticastJoin, "join the group", timeout)?;
-    let ud = event.ud().context("an answer that does not describe the group")?;
+    let ud = event.ud().context("the join's event does not describe the group")?;
     let remote = Remote { ah: Ah::from_vector(ud.av), qpn: ud.qp_num, qkey: ud.qkey };
     say!("joined {}", ud.av.dgid);
     drop(event);

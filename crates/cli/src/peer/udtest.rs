@@ -32,7 +32,7 @@ pub(crate) struct UdtestArgs {
     /// Pairs of queue pairs
     #[arg(short, long, default_value_t = 1)]
     connections: u32,
-    /// Messages in each direction of each
+    /// Messages in each direction of each pair
     #[arg(short = 'C', long, default_value_t = 10)]
     count: u32,
     /// Bytes of a message; at most the path MTU
@@ -44,7 +44,7 @@ pub(crate) struct UdtestArgs {
     /// Type of service
     #[arg(short, long)]
     tos: Option<u8>,
-    /// Seconds that the peer may be silent
+    /// Seconds to wait for the peer
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     timeout: u64,
 }
@@ -118,7 +118,10 @@ impl Node {
             if done.opcode == WcOpcode::Recv {
                 let length = (done.byte_len as usize).saturating_sub(GRH);
                 if length != self.size as usize {
-                    bail!("a message of {length} bytes, not {}: use the same -S", self.size);
+                    bail!(
+                        "received a message of {length} bytes, not {}: use the same -S",
+                        self.size
+                    );
                 }
                 first.get_or_insert(done);
             }
@@ -128,7 +131,7 @@ impl Node {
 
     fn next(&mut self) -> Result<Completion> {
         let done = self.cq.wait_one(Some(self.timeout)).with_context(|| {
-            format!("{} of {} messages came, {} went", self.received, self.count, self.sent)
+            format!("received {} of {} messages, sent {}", self.received, self.count, self.sent)
         })?;
         match done.opcode {
             WcOpcode::Recv => self.received += 1,
@@ -142,7 +145,7 @@ impl Node {
         let slot = GRH + self.size as usize;
         let mut grh = [0; GRH];
         self.buffer.read(usize::try_from(of.wr_id)? * slot, &mut grh);
-        let ah = Ah::reply_to(&grh, 0).context("a datagram without a network header")?;
+        let ah = Ah::reply_to(&grh, 0).context("received a datagram without a network header")?;
         let ah = self.local_index(&grh).map_or(ah, |index| Ah::to_ip(ah.ip(), index));
         Ok(Remote { ah, qpn: Qpn::new(u32::from_be_bytes(of.imm)), qkey: self.qp.attr().qkey })
     }
@@ -225,7 +228,7 @@ fn client(channel: &EventChannel, args: &UdtestArgs, server: &str) -> Result<()>
         node.post_receives()?;
         id.connect(&ConnParam::default())?;
         let event = cmutil::expect(channel, EventKind::Established, "connect", timeout(args))?;
-        let ud = event.ud().context("an answer that does not say where the peer is")?;
+        let ud = event.ud().context("the peer's answer has no address")?;
         let ah = Ah::from_vector(ud.av);
         let remote = Remote { ah, qpn: ud.qp_num, qkey: ud.qkey };
         drop(event);

@@ -104,7 +104,7 @@ fn pings(
         let back = sink.to_vec(..);
         if args.verify && back != data {
             let at = back.iter().zip(&data).position(|(a, b)| a != b).unwrap_or(0);
-            bail!("ping {ping}: the data that came back differ from byte {at} on");
+            bail!("ping {ping}: the returned data differ from byte {at} on");
         }
         if args.data && !args.json {
             say!("ping data: {}", String::from_utf8_lossy(&back[..exchange::echo_len(&back) - 1]));

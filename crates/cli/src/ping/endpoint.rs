@@ -72,7 +72,9 @@ impl Endpoint {
     /// Sends the peer a buffer's address, key and length. A go-ahead has the same form, but its contents are ignored.
     pub(super) fn advertise(&self, buffer: RemoteMr) -> Result<()> {
         let at = RECEIVES * ADVERT;
-        let Some(bytes) = buffer.to_short_bytes() else { bail!("a buffer of 4 GiB and more") };
+        let Some(bytes) = buffer.to_short_bytes() else {
+            bail!("a buffer of 4 GiB or more does not fit rping's messages")
+        };
         self.adverts.write(at, &bytes);
         let piece = [self.adverts.slice(at..at + ADVERT)];
         Ok(self.qp.post_send(&SendWr::send(0).sges(&piece).signaled())?)

@@ -24,35 +24,35 @@ pub(crate) struct PingArgs {
     /// Ping a server
     #[arg(short, long)]
     client: bool,
-    /// The server's address or name; a server without it listens everywhere
+    /// The server's address or name; without it, a server listens on all addresses
     #[arg(short, long, value_name = "ADDRESS", required_if_eq("client", "true"))]
     addr: Option<String>,
-    /// The client's own address
+    /// The client's local address
     #[arg(short = 'I', long, value_name = "ADDRESS", requires = "client")]
     source: Option<String>,
     /// The server's port
     #[arg(short, long, default_value_t = exchange::PORT)]
     port: u16,
-    /// Pings to send; without it until interrupted
+    /// Pings to send; without it, ping until interrupted
     #[arg(short = 'C', long, value_name = "N")]
     count: Option<u32>,
     /// Bytes of each ping
     #[arg(short = 'S', long, value_name = "BYTES", default_value_t = 64,
           value_parser = size_parser())]
     size: u32,
-    /// Check the data that come back
+    /// Verify the returned data
     #[arg(short = 'V', long)]
     verify: bool,
     /// Print the data of each ping; so does -v
     #[arg(short = 'd', long)]
     data: bool,
-    /// Serve client after client
+    /// Serve one client after another
     #[arg(short = 'P', long, requires = "server")]
     persistent: bool,
     /// Print only the summary
     #[arg(short, long)]
     quiet: bool,
-    /// Seconds that the peer may be silent
+    /// Seconds to wait for the peer
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     timeout: u64,
     /// Print the summary as JSON

@@ -34,7 +34,7 @@ pub(super) fn run(context: &Context, args: &PingArgs) -> Result<()> {
         let (context, args) = (context.clone(), args.clone());
         thread::Builder::new().name("ping-client".into()).spawn(move || {
             if let Err(error) = serve(&context, id, &args) {
-                eprintln!("rdmux: a client: {error:#}");
+                eprintln!("rdmux: a client failed: {error:#}");
             }
         })?;
     }
@@ -77,7 +77,7 @@ fn ping(
     };
     let len = usize::try_from(source.len)?;
     if len > MAX_SIZE {
-        bail!("the client offers {len} bytes; {MAX_SIZE} is the most");
+        bail!("the client offers {len} bytes; at most {MAX_SIZE} are allowed");
     }
     if endpoint.transfer(SendWr::read(1, source).sges(&[buffer.slice(..len)]))?.is_err() {
         bail!(WITHIN);
@@ -91,7 +91,7 @@ fn ping(
 
     let Ok(sink) = endpoint.hear()? else { bail!(WITHIN) };
     if sink.len < echo as u64 {
-        bail!("the client's sink has {} bytes, and {echo} are to be written", sink.len);
+        bail!("the client's sink has only {} bytes for {echo} bytes of data", sink.len);
     }
     if endpoint.transfer(SendWr::write(2, sink).sges(&[buffer.slice(..echo)]))?.is_err() {
         bail!(WITHIN);

@@ -34,23 +34,23 @@ const NOT_FOUND: u8 = 127;
 /// Which program, and on what.
 #[derive(Args)]
 #[command(
-    after_help = "Exit status: the program's own; 127 if there is no such program, 126 if it cannot be \
-    run, 125 if something failed before.\n\n\
-    Programs that look at /sys/class/infiniband or /dev/infiniband themselves see the devices there that the \
-    library lists, by a mount namespace that all programs of the host share. There, they find the virtual hosts \
-    by their names in /etc/hosts, too. Where the system allows none, \
-    `auto` preloads a library into those that are known to look: programs that are linked with UCX or MPI or \
-    that name these directories, Python, mpirun and the like, scripts that name them, and any program with \
-    such an argument, or one that is the name of a virtual host. A mount namespace of a user without privilege comes with a user namespace, in which \
-    programs like sudo and ping have no special rights, and groups other than the user's own have no name: \
-    `none` is for those. A process with capabilities that it would lose stays where it is, unless it looks.\n\n\
-    In the namespace, files that programs make in /run and /var/log themselves, such as opensm.log, are in the host's \
+    after_help = "Exit status: the program's own; 127 if the program does not exist, 126 if it cannot be \
+    run, 125 if a step before it failed.\n\n\
+    Programs that read /sys/class/infiniband or /dev/infiniband themselves see the devices there that the \
+    library lists, in a mount namespace that all programs of the host share. There, they find the virtual hosts \
+    by their names in /etc/hosts, too. Where the kernel allows no such namespace, \
+    `auto` preloads a library into programs that are known to read these files: those linked with UCX or MPI or \
+    that contain these directories' names, Python, mpirun and the like, scripts that contain the names, and any program with \
+    such an argument, or with the name of a virtual host as one. An unprivileged user's mount namespace needs a user namespace, in which \
+    programs like sudo and ping have no privileges, and groups other than the user's own have no name: \
+    use `none` for these. A process that would lose capabilities stays in its namespaces, unless it is known to read these files.\n\n\
+    In the namespace, files that programs create directly in /run and /var/log, such as opensm.log, are in the host's \
     folder below the runtime directory (acm/ and view/log/; `rdmux doctor` shows the directory), and /etc/rdma is the host's."
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
-    /// How the program sees the device under /sys/class/infiniband and /dev/infiniband, and the names of virtual hosts
+    /// How to show the program the device under /sys/class/infiniband and /dev/infiniband, and the names of virtual hosts
     #[arg(long, value_enum, value_name = "HOW", default_value_t)]
     view: View,
     /// The program and its arguments
@@ -66,7 +66,7 @@ pub(crate) struct RunArgs {
 /// The devices that a program sees.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct DeviceArgs {
-    /// What kind of device the program gets; $RDMUX_DEVICE says it too, and RoCE is the default
+    /// The kind of device that the program gets; without it that of $RDMUX_DEVICE, else RoCE
     #[arg(long, value_parser = choices(), value_name = "KIND")]
     device: Option<DeviceChoice>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct DeviceArgs {
 fn choices() -> impl TypedValueParser<Value = DeviceChoice> {
     let kind = |row: &'static KindRow| PossibleValue::new(row.word).help(row.summary);
     let all = DeviceChoice::All.word();
-    let all = PossibleValue::new(all).help("All that the host has; an address resolves to RoCE");
+    let all = PossibleValue::new(all).help("All devices of the host; an address resolves to RoCE");
     PossibleValuesParser::new(kind::rows().iter().map(kind).chain([all]))
         .try_map(|word| word.parse::<DeviceChoice>())
 }

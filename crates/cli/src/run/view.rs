@@ -16,7 +16,7 @@ use rdmux_command::library::Library;
 /// The way in which a view is set up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum View {
-    /// By a namespace; where there can be none, by a library if the program is known to look
+    /// By a mount namespace; where the kernel allows none, by a library if the program is known to read these files
     #[default]
     Auto,
     /// By a mount namespace
@@ -31,7 +31,7 @@ pub(crate) enum View {
 pub(crate) const VARIABLE: &str = "RDMUX_VIEW";
 
 /// The advice if a namespace was requested and is not available.
-const NO_NAMESPACE: &str = "there can be no mount namespace here, but --view preload may do";
+const NO_NAMESPACE: &str = "cannot create a mount namespace here; try --view preload";
 
 /// A host, and those of its devices that a program sees.
 pub(crate) struct Place<'a> {
@@ -125,12 +125,12 @@ pub(crate) fn namespaces(place: &Place<'_>) -> Result<Namespaces> {
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .output()
-        .context("cannot run this program anew")?;
+        .context("cannot re-execute this program")?;
     if !maker.status.success() {
         let said = String::from_utf8_lossy(&maker.stderr);
         bail!("{}", said.trim().trim_start_matches("rdmux: "));
     }
-    held(place)?.context("the service does not hold the namespaces")
+    held(place)?.context("the host's service does not hold the namespaces")
 }
 
 /// Returns the namespaces that the service holds.

@@ -78,7 +78,7 @@ pub(super) fn of_process(name: &str, pid: u32) -> Result<Vec<Reading>> {
 /// Returns the resident memory of a process, in bytes.
 pub(super) fn memory(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    resident(&status).with_context(|| format!("how large process {pid} is"))
+    resident(&status).with_context(|| format!("cannot read the memory of process {pid}"))
 }
 
 /// Parses `VmRSS:      1234 kB` to bytes.

@@ -26,17 +26,17 @@ use rdmux_command::say;
 /// What can be done for long.
 #[derive(Subcommand)]
 pub(crate) enum Soak {
-    /// Connect by XRC, send, disconnect: against one server, from its own host and from another
+    /// Connect by XRC, send and disconnect, with one server, from its own host and from another
     Xrc(XrcArgs),
-    /// Resolve paths by ACM, cached and not, while hosts come and go
+    /// Resolve paths by ACM, cached and not, while hosts start and stop
     Acm(acm::AcmArgs),
-    /// Have many hosts of one fabric, each with an ACM service of its own, resolve each other all at once
+    /// Have many hosts of one fabric, each with its own ACM service, resolve each other at the same time
     AcmPairs(acm::PairsArgs),
 }
 
 #[derive(Args)]
 pub(crate) struct XrcArgs {
-    /// How many times
+    /// Number of connections
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     cycles: u64,
 }
@@ -154,7 +154,7 @@ impl Scene {
         let addresses = self.addresses;
         let [target] = connect(&mut self.server, &mut client, addresses, host, self.srqn, 1)?[..]
         else {
-            bail!("one connection has not one target");
+            bail!("the server did not report one target for one connection");
         };
         let mut receiver = process(0)?;
         simply(&mut receiver, &Ask::Register(self.file.0.clone(), target))?;
@@ -178,7 +178,7 @@ impl Scene {
                 return Ok(now);
             }
             if start.elapsed() > TIMEOUT {
-                bail!("processes that are gone have left something");
+                bail!("processes that have exited left objects at a host");
             }
             before = now;
             thread::sleep(SETTLING);
@@ -243,7 +243,7 @@ fn numbers(child: &mut Child, ask: &Ask) -> Result<Vec<u32>> {
 }
 
 fn number(child: &mut Child, ask: &Ask) -> Result<u32> {
-    numbers(child, ask)?.first().copied().context("no number came")
+    numbers(child, ask)?.first().copied().context("the process reported no number")
 }
 
 /// The file of the domain. Removed when dropped.

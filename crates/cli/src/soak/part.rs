@@ -79,14 +79,15 @@ pub(super) fn run(context: Context) -> Result<()> {
 
 impl Part {
     fn server(&mut self) -> Result<&mut Server> {
-        self.server.as_mut().context("this is no server")
+        self.server.as_mut().context("this process is not a server")
     }
 
     fn answer(&mut self, ask: Ask) -> Result<Answer> {
         match ask {
             Ask::Serve(file) => {
                 let server = Server::new(&self.context, &file)?;
-                let number = server.srq.number().context("a queue without a number")?;
+                let number =
+                    server.srq.number().context("the shared receive queue has no number")?;
                 self.server = Some(server);
                 return Ok(Answer::Numbers(vec![number]));
             }
@@ -134,13 +135,13 @@ impl Server {
     fn finish(&mut self) -> Result<()> {
         let mut heard = BTreeSet::new();
         for _ in &self.targets {
-            let done = self.cq.wait_one(TIMEOUT).context("no message came")?;
+            let done = self.cq.wait_one(TIMEOUT).context("no message arrived in time")?;
             let mut message = [0; MESSAGE];
             self.memory.read(usize::try_from(done.wr_id)?, &mut message);
             heard.insert(u32::from_be_bytes(message));
         }
         let sent: BTreeSet<_> = self.targets.iter().copied().collect();
-        ensure!(heard == sent, "of {sent:x?} these came: {heard:x?}");
+        ensure!(heard == sent, "of the messages {sent:x?}, only {heard:x?} arrived");
         let targets = std::mem::take(&mut self.targets);
         Ok(targets.iter().try_for_each(|t| self.domain.unregister(Qpn::new(*t)))?)
     }

@@ -71,12 +71,12 @@ impl Cast {
     }
 
     pub(super) fn sender(&self) -> Result<&Sender> {
-        self.sender.as_ref().context("there is no queue pair")
+        self.sender.as_ref().context("the sender has no queue pair yet")
     }
 
     /// Connects the queue pair to the target.
     pub(super) fn connect(&self) -> Result<()> {
-        let qpn = Qpn::new(self.target.context("there is no target")?);
+        let qpn = Qpn::new(self.target.context("the sender has no target queue pair yet")?);
         let target = Endpoint::new(self.there, qpn);
         Ok(self.sender()?.qp.connect(target, 0, Access::empty())?)
     }
@@ -99,7 +99,10 @@ impl Cast {
     /// Waits until a send has completed with any status.
     pub(super) fn ended(&self) -> Result<WcStatus> {
         let mut one = [EMPTY];
-        ensure!(self.sender()?.cq.wait(&mut one, Some(TIMEOUT))? == 1, "it did not complete");
+        ensure!(
+            self.sender()?.cq.wait(&mut one, Some(TIMEOUT))? == 1,
+            "the work request did not complete in time"
+        );
         Ok(one[0].status)
     }
 
@@ -124,7 +127,7 @@ impl Cast {
 impl Stage {
     /// Returns the processes of the rows on XRC.
     pub(super) fn cast(&mut self) -> Result<&mut Cast> {
-        self.xrc.as_mut().context("nobody plays yet")
+        self.xrc.as_mut().context("the processes of the rows on XRC have not been started")
     }
 
     /// Waits until the host's status is as expected: it learns of a process's death a moment later. `otherwise`
@@ -134,7 +137,10 @@ impl Stage {
         otherwise: &str,
         is_so: impl Fn(&Cast, &Status) -> bool,
     ) -> Result<()> {
-        let (cast, start) = (self.xrc.as_ref().context("nobody plays yet")?, Instant::now());
+        let (cast, start) = (
+            self.xrc.as_ref().context("the processes of the rows on XRC have not been started")?,
+            Instant::now(),
+        );
         loop {
             let status = self.status()?;
             if is_so(cast, &status) {
@@ -168,7 +174,7 @@ impl Receiver {
     pub(super) fn done(&mut self) -> Result<()> {
         match self.child.hear()? {
             Answer::Done => Ok(()),
-            other => bail!("{other:?} came instead of an end"),
+            other => bail!("the receiver sent {other:?}, not Done"),
         }
     }
 

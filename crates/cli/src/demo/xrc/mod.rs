@@ -61,12 +61,12 @@ fn open(s: &mut Stage) -> Result<Done> {
     cast.receivers.iter_mut().try_for_each(|r| r.ask(&ask))?;
     let done = took(start);
     let status = s.status()?;
-    let domain = cast.domain(&status).context("the host knows no domain of this file")?;
+    let domain = cast.domain(&status).context("the host lists no XRC domain of this file")?;
     let mut pids: Vec<_> = cast.receivers.iter().map(|r| r.pid).collect();
     let mut opened = domain.pids.clone();
     pids.sort_unstable();
     opened.sort_unstable();
-    ensure!(pids == opened, "it is open in {opened:?}, not in {pids:?}");
+    ensure!(pids == opened, "the domain is open in processes {opened:?}, not in {pids:?}");
     s.xrc = Some(cast);
     done
 }
@@ -79,10 +79,10 @@ fn queues(s: &mut Stage) -> Result<Done> {
     }
     let done = took(start);
     let numbers: std::collections::BTreeSet<_> = cast.receivers.iter().map(|r| r.srqn).collect();
-    ensure!(numbers.len() == 3, "their numbers are not different: {numbers:x?}");
+    ensure!(numbers.len() == 3, "the receive queues' numbers are not distinct: {numbers:x?}");
     let status = s.status()?;
     let srqs = s.cast()?.domain(&status).map(|d| d.srqs);
-    ensure!(srqs == Some(3), "the domain has {srqs:?} queues");
+    ensure!(srqs == Some(3), "the domain has {srqs:?} shared receive queues, not 3");
     done
 }
 
@@ -101,10 +101,10 @@ fn alloc(s: &mut Stage) -> Result<Done> {
     let done = took(start);
     let peer = cast.sender()?.qp.qpn().get();
     let status = s.status()?;
-    let row = s.cast()?.target(&status).context("the host knows no such target")?;
-    ensure!(row.qpn >> 23 == 1, "the top bit of {:#08x} is not set", row.qpn);
-    ensure!(row.state.eq_ignore_ascii_case("rtr"), "its state is {}", row.state);
-    ensure!(row.dest_qpn == peer, "its peer is {:#08x}", row.dest_qpn);
+    let row = s.cast()?.target(&status).context("the host lists no such target")?;
+    ensure!(row.qpn >> 23 == 1, "the top bit of QPN {:#08x} is not set", row.qpn);
+    ensure!(row.state.eq_ignore_ascii_case("rtr"), "the target's state is {}", row.state);
+    ensure!(row.dest_qpn == peer, "the target's peer is QPN {:#08x}", row.dest_qpn);
     s.held_by(&[0])?;
     done
 }
@@ -127,7 +127,10 @@ fn connect(s: &mut Stage) -> Result<Done> {
     cast.connect()?;
     let done = took(start);
     let same_host = s.cast()?.sender()?.qp.is_same_host();
-    ensure!(same_host == (s.link == Link::SameHost), "the connection takes the wrong link");
+    ensure!(
+        same_host == (s.link == Link::SameHost),
+        "the connection uses the wrong link: shared memory or not"
+    );
     done
 }
 
@@ -192,12 +195,12 @@ fn destroy(s: &mut Stage) -> Result<Done> {
     let start = Instant::now();
     cast.receivers[1].ask(&Ask::Unregister(target))?;
     let status = s.status()?;
-    ensure!(s.cast()?.target(&status).is_none(), "the host still knows the target");
+    ensure!(s.cast()?.target(&status).is_none(), "the host still lists the target");
     let cast = s.cast()?;
     let (qp, srqn) = (&cast.sender()?.qp, cast.receivers[1].srqn);
     qp.post_send(&SendWr::send(1).srq(srqn).inline(&[b"anybody?"]))?;
     let status = cast.ended()?;
-    ensure!(status == WcStatus::RetryExcErr, "the sender was told {status:?}");
+    ensure!(status == WcStatus::RetryExcErr, "the sender's request completed with {status:?}");
     took(start)
 }
 
@@ -206,7 +209,7 @@ fn leave(s: &mut Stage) -> Result<Done> {
     let pids: Vec<_> = cast.receivers.iter().map(|r| r.pid).collect();
     let start = Instant::now();
     cast.receivers[1..].iter_mut().try_for_each(cast::Receiver::kill)?;
-    s.until("something of it is left", |cast, status| {
+    s.until("the host still lists domains or targets", |cast, status| {
         let gone = status.clients.iter().all(|c| !pids.contains(&c.pid));
         gone && cast.domain(status).is_none() && cast.target(status).is_none()
     })?;

@@ -71,7 +71,7 @@ impl Receiver {
     }
 
     fn queue(&mut self) -> Result<&mut Queue> {
-        self.queue.as_mut().context("there is no queue")
+        self.queue.as_mut().context("the receiver has no shared receive queue yet")
     }
 
     fn answer(&mut self, ask: Ask) -> Result<Answer> {
@@ -83,12 +83,13 @@ impl Receiver {
             }
             Ask::MakeQueue => {
                 let queue = Queue::new(&self.context, self.domain()?)?;
-                let number = queue.srq.number().context("a queue without a number")?;
+                let number =
+                    queue.srq.number().context("the shared receive queue has no number")?;
                 self.queue = Some(queue);
                 return Ok(Answer::Number(number));
             }
             Ask::Alloc(peer) => {
-                let peer = Endpoint::from_bytes(&peer).context("no endpoint")?;
+                let peer = Endpoint::from_bytes(&peer).context("the peer's endpoint is invalid")?;
                 let target = self.domain()?.alloc(peer, 0, Access::empty())?;
                 return Ok(Answer::Number(target.get()));
             }
@@ -122,7 +123,7 @@ impl Queue {
     }
 
     fn receive(&mut self, data: Data) -> Result<()> {
-        let done = self.cq.wait_one(Some(TIMEOUT)).context("no message came")?;
+        let done = self.cq.wait_one(Some(TIMEOUT)).context("no message arrived in time")?;
         let (at, len) = (usize::try_from(done.wr_id)?, done.byte_len as usize);
         ensure!(len == data.len, "the message has {len} bytes, not {}", data.len);
         compare("the message", &self.memory.to_vec(at..at + len), &pattern(data))

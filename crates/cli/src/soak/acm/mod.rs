@@ -20,10 +20,10 @@ use rdmux_command::say;
 
 #[derive(Args)]
 pub(crate) struct AcmArgs {
-    /// How many times a path is resolved
+    /// Number of times a path is resolved
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     resolves: u64,
-    /// How many hosts come and go, beside those at the beginning
+    /// Number of hosts that start and stop, in addition to those at the beginning
     #[arg(long, default_value_t = 50)]
     guests: u64,
 }
@@ -59,7 +59,7 @@ pub(super) fn run(args: &AcmArgs) -> Result<bool> {
     soak.play(args.resolves - warm_up, args, start)?;
     let last = (soak.done, soak.read(Some(&first.1))?);
     say!(
-        "{} resolves in {}, {} of them by multicast; {} hosts have come and gone",
+        "{} resolves in {}, {} of them by multicast; {} hosts started and stopped",
         soak.done,
         output::time(start.elapsed()),
         soak.cold,
@@ -72,7 +72,7 @@ pub(super) fn run(args: &AcmArgs) -> Result<bool> {
         soak.scene.go(guest, End::Told)?;
     }
     let left = soak.scene.end()?;
-    left.iter().for_each(|what| say!("left: {what}"));
+    left.iter().for_each(|what| say!("still exists: {what}"));
     Ok(flat && left.is_empty())
 }
 
@@ -138,7 +138,7 @@ impl Soak {
         let (own, other) = (name(HOSTS[0])?, name(HOSTS[1])?);
         self.clients.library.flush(Some(other), TIMEOUT)?;
         let cold = self.clients.library.cached(Some(&own), &other);
-        ensure!(cold.is_none(), "what was flushed is cached");
+        ensure!(cold.is_none(), "a flushed path is still cached");
         for n in 0..count {
             let by_socket = n <= BY_SOCKET;
             let client = if by_socket { &self.clients.socket } else { &self.clients.library };
@@ -182,7 +182,7 @@ impl Soak {
         match self.clients.library.resolve(Some(name(HOSTS[0])?), name(host)?, TIMEOUT) {
             Err(Error::Status(_, Status::TIMED_OUT)) => Ok(()),
             Err(e) => Err(e.into()),
-            Ok(_) => bail!("{host} is found, and is gone"),
+            Ok(_) => bail!("{host} is still resolved after it stopped"),
         }
     }
 

@@ -19,10 +19,10 @@ use super::{TIMEOUT, gauge, name};
 
 #[derive(Args)]
 pub(crate) struct PairsArgs {
-    /// How many hosts there are
+    /// Number of hosts
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(2..=250))]
     hosts: u16,
-    /// How often all resolve all others, with nothing known before
+    /// Number of rounds in which all hosts resolve all others, with empty caches
     #[arg(long, default_value_t = 5)]
     rounds: u32,
 }
@@ -58,11 +58,11 @@ pub(in super::super) fn run(args: &PairsArgs) -> Result<bool> {
     let mut scene = Scene::new(&format!("fattree:{}", args.hosts), OPTIONS)?;
     for n in 1..=args.hosts {
         scene.add(&format!("pairs-{n}"))?;
-        ensure!(start.elapsed() < START, "{n} of {} hosts are up after {START:?}", args.hosts);
+        ensure!(start.elapsed() < START, "only {n} of {} hosts are up after {START:?}", args.hosts);
     }
     play(&scene, args, start)?;
     let left = scene.end()?;
-    left.iter().for_each(|what| say!("left: {what}"));
+    left.iter().for_each(|what| say!("still exists: {what}"));
     Ok(left.is_empty())
 }
 
@@ -72,13 +72,15 @@ fn play(scene: &Scene, args: &PairsArgs, start: Instant) -> Result<()> {
     let hosts = loop {
         match hosts(scene).and_then(|hosts| all(&hosts).map(|_| hosts)) {
             Ok(hosts) => break hosts,
-            Err(e) => ensure!(start.elapsed() < up + START, "not all find all others: {e:#}"),
+            Err(e) => {
+                ensure!(start.elapsed() < up + START, "not all hosts resolve all others: {e:#}")
+            }
         }
     };
     let memory: Vec<_> =
         hosts.iter().map(|host| gauge::memory(host.service.pid())).collect::<Result<_>>()?;
     say!(
-        "{} hosts, with an ib_acm of {} each, up in {}, all found in {}",
+        "{} hosts, with an ib_acm of {} each, up in {}, all resolved in {}",
         hosts.len(),
         output::bytes(memory.iter().sum::<u64>() / memory.len() as u64),
         output::time(up),
@@ -89,7 +91,7 @@ fn play(scene: &Scene, args: &PairsArgs, start: Instant) -> Result<()> {
         round("cold", &hosts)?;
     }
     let warm = round("warm", &hosts)?;
-    ensure!(warm.requests == 0 && warm.questions == 0, "what is known was asked for");
+    ensure!(warm.requests == 0 && warm.questions == 0, "cached paths were requested again");
     Ok(())
 }
 
@@ -105,7 +107,7 @@ fn round(what: &str, hosts: &[Host<'_>]) -> Result<Sums> {
     };
     let each = |n: u64| n as f64 / hosts.len() as f64;
     say!(
-        "{what}: {} pairs in {}; of each host {:.2} requests to all, {:.2} answers, {:.2} questions to subnet administration",
+        "{what}: {} pairs in {}; per host {:.2} multicast requests, {:.2} answers, {:.2} queries to subnet administration",
         hosts.len() * (hosts.len() - 1),
         output::time(time),
         each(sums.requests),
@@ -155,7 +157,7 @@ impl<'a> Host<'a> {
         let name = service.host();
         let node = shown.nodes.iter().find(|node| node.host.as_deref() == Some(name));
         let node = node.with_context(|| format!("{name} has no adapter"))?;
-        let lid = node.ports.first().context("an adapter without a port")?.lid;
+        let lid = node.ports.first().context("the adapter has no port")?.lid;
         ensure!(lid.is_unicast(), "{name} has no LID yet");
         // The GUID of an adapter's port follows that of its node.
         let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(node.guid.0 + 1));
@@ -171,17 +173,22 @@ impl<'a> Host<'a> {
             asked.insert(requests.start(&query, TIMEOUT), other);
         }
         while let Some((id, answer)) = requests.wait(TIMEOUT) {
-            let other = asked.remove(&id).context("an answer to nothing")?;
+            let other = asked.remove(&id).context("received an answer without a request")?;
             let ends = || format!("from {} to {}", self.service.host(), other.service.host());
             let Reply::Paths(paths) = answer.with_context(ends)? else {
-                anyhow::bail!("{}: an answer that is no path", ends())
+                anyhow::bail!("{}: the answer is not a path", ends())
             };
             let path = &paths.paths.first().with_context(ends)?.path;
             let is_right = (path.sgid, path.dgid) == (self.gid, other.gid)
                 && (path.slid, path.dlid) == (self.lid, other.lid);
-            ensure!(is_right, "{}: a path elsewhere: {path:?}", ends());
+            ensure!(is_right, "{}: the path leads elsewhere: {path:?}", ends());
         }
-        ensure!(asked.is_empty(), "{}: {} paths did not come", self.service.host(), asked.len());
+        ensure!(
+            asked.is_empty(),
+            "{}: {} paths were not answered in time",
+            self.service.host(),
+            asked.len()
+        );
         Ok(())
     }
 }
@@ -192,7 +199,9 @@ fn sums(hosts: &[Host<'_>]) -> Result<Sums> {
         let all = host.control.statistics(TIMEOUT)?;
         let count = |name: &str| {
             let found = all.iter().find(|s| s.name.as_bytes() == name.as_bytes());
-            Ok::<_, anyhow::Error>(found.with_context(|| format!("no count of {name}"))?.value)
+            Ok::<_, anyhow::Error>(
+                found.with_context(|| format!("the service has no counter {name}"))?.value,
+            )
         };
         sums.requests += count(REQUESTS)?;
         sums.answers += count(ANSWERS)?;

@@ -121,7 +121,7 @@ impl Scene {
             if let Some(status) = service.child.try_wait()? {
                 bail!("the ACM service of {host} ended: {status}");
             }
-            ensure!(start.elapsed() < COMING, "the ACM service of {host} never listened");
+            ensure!(start.elapsed() < COMING, "the ACM service of {host} did not listen in time");
             sleep(Duration::from_millis(5));
         }
         Ok(service)
@@ -132,9 +132,12 @@ impl Scene {
         let host = service.host.clone();
         let signal = if end == End::Told { Signal::TERM } else { Signal::KILL };
         let pid = i32::try_from(service.child.id())?;
-        kill_process(Pid::from_raw(pid).context("a process without a number")?, signal)?;
+        kill_process(Pid::from_raw(pid).context("the ACM service has no process id")?, signal)?;
         let status = service.child.wait()?;
-        ensure!(status.success() == (end == End::Told), "the ACM service of {host}: {status}");
+        ensure!(
+            status.success() == (end == End::Told),
+            "the ACM service of {host} ended unexpectedly: {status}"
+        );
         self.rdmux(&["host", "down", &host])?;
         self.up.retain(|other| *other != host);
         Ok(())
@@ -158,7 +161,7 @@ impl Scene {
             if is_settled || (wanted.is_some() && start.elapsed() > LATE) {
                 return Ok(now);
             }
-            ensure!(start.elapsed() <= 3 * LATE, "what hosts and services have never settles");
+            ensure!(start.elapsed() <= 3 * LATE, "the gauges of hosts and services keep changing");
             before = now;
             sleep(SETTLING);
         }
@@ -179,7 +182,8 @@ impl Scene {
             let all = service.client().statistics(TIMEOUT)?;
             for name in STATISTICS {
                 let found = all.iter().find(|s| s.name.as_bytes() == name.as_bytes());
-                let value = found.with_context(|| format!("no count of {name}"))?.value;
+                let value =
+                    found.with_context(|| format!("the service has no counter {name}"))?.value;
                 readings.push(Reading::count(format!("{acm}: {name}"), value));
             }
         }
