@@ -21,49 +21,49 @@ use rdmux_sim::multicast::{run_multicast_seed, trace_multicast_seed};
 use rdmux_sim::subnet::{run_subnet_seed, trace_subnet_seed};
 use rdmux_sim::{run_seed, trace_seed};
 
-/// Simulates queue pairs, connections, management datagrams or subnet managers on a bad network. Every seed is a scenario of its own:
+/// Simulates queue pairs, connections, management datagrams or subnet managers on an unreliable network. Every seed defines a scenario:
 /// nodes, connections, work, loss, reordering, duplication, corruption, cuts and crashes. A failing
 /// seed is printed and replays exactly.
 #[derive(Debug, Parser)]
 #[command(name = "rdmux-sim", version)]
 struct Args {
-    /// Simulate the connection manager instead of queue pairs.
+    /// Simulate the connection manager instead of queue pairs
     #[arg(long)]
     connections: bool,
-    /// Simulate iWARP queue pairs, over streams.
+    /// Simulate iWARP queue pairs over streams
     #[arg(long, conflicts_with = "connections")]
     streams: bool,
-    /// Simulate programs that send management datagrams, with timeouts and RMPP.
+    /// Simulate programs that send management datagrams, with timeouts and RMPP
     #[arg(long, conflicts_with_all = ["connections", "streams"])]
     datagrams: bool,
-    /// Simulate subnet managers and the subnet that they manage.
+    /// Simulate subnet managers and the subnet that they manage
     #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams"])]
     subnet: bool,
-    /// Simulate queue pairs over an InfiniBand fabric whose cables, tables, P_Keys and managers change.
+    /// Simulate queue pairs over an InfiniBand fabric whose cables, tables, P_Keys and managers change
     #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams", "subnet"])]
     fabric: bool,
-    /// Simulate how hosts of an InfiniBand subnet find IP addresses and join groups.
+    /// Simulate hosts of an InfiniBand subnet that resolve IP addresses and join groups
     #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams", "subnet", "fabric"])]
     ipoib: bool,
-    /// Simulate ids that join multicast groups of an InfiniBand subnet and send to them.
+    /// Simulate ids that join multicast groups of an InfiniBand subnet and send to them
     #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams", "subnet", "fabric", "ipoib"])]
     multicast: bool,
-    /// Simulate hosts that resolve names and addresses to paths by ACM.
+    /// Simulate hosts that resolve names and addresses to paths by ACM
     #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams", "subnet", "fabric", "ipoib", "multicast"])]
     acm: bool,
-    /// Run this one seed.
+    /// Run only this seed
     #[arg(long, conflicts_with_all = ["seeds", "start"])]
     seed: Option<u64>,
-    /// Tell on standard error every post, packet, timer and completion of --seed.
+    /// Log every post, packet, timer and completion of --seed to standard error
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// How many seeds to run.
+    /// Number of seeds to run
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
-    /// The first of them.
+    /// The first seed
     #[arg(long, default_value_t = 0)]
     start: u64,
-    /// How many to run at a time; as many as there are processors unless given.
+    /// Number of seeds to run at the same time; without it the number of processors
     #[arg(long)]
     jobs: Option<usize>,
 }

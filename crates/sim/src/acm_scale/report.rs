@@ -19,28 +19,28 @@ const SETUP: [Column; 3] = [
 
 /// Messages and time until all endpoints have all paths.
 const COLD: [Column; 7] = [
-    ("requests of each", |o| format!("{:.2}", o.requests_per_endpoint)),
-    ("deliveries to each", |o| {
+    ("requests per endpoint", |o| format!("{:.2}", o.requests_per_endpoint)),
+    ("deliveries per endpoint", |o| {
         format!("{:.3} N", o.deliveries_per_endpoint / f64::from(o.endpoints))
     }),
-    ("lost for want of a buffer", |o| count(o.overflows)),
-    ("most buffers", |o| count(o.most_buffers)),
+    ("dropped, no buffer", |o| count(o.overflows)),
+    ("most buffers in use", |o| count(o.most_buffers)),
     ("all pairs resolved after", |o| time(o.time)),
-    ("by rdmux's SA alone", |o| time(o.by_sa.time[0])),
-    ("by OpenSM alone", |o| time(o.by_sa.time[1])),
+    ("with rdmux's SA alone", |o| time(o.by_sa.time[0])),
+    ("with OpenSM alone", |o| time(o.by_sa.time[1])),
 ];
 
 /// The load of each party, and of resolving everything again.
 const LOAD: [Column; 9] = [
-    ("all have joined after", |o| time(o.join_time)),
-    ("datagrams of SA, for each", |o| format!("{:.2}", o.administration_per_endpoint)),
-    ("by SA alone, for each", |o| count(o.by_sa.messages / u64::from(o.endpoints))),
-    ("datagrams to the busiest", |o| count(o.most_deliveries)),
-    ("on each link down", |o| count(o.messages_per_link)),
-    ("cache of each", |o| format!("{:.1} MiB", mib(o.bytes_per_endpoint))),
-    ("processor time of each", |o| time(o.cpu / o.sample.max(1))),
+    ("all joined after", |o| time(o.join_time)),
+    ("SA datagrams per endpoint", |o| format!("{:.2}", o.administration_per_endpoint)),
+    ("with SA alone", |o| count(o.by_sa.messages / u64::from(o.endpoints))),
+    ("most deliveries to one", |o| count(o.most_deliveries)),
+    ("per downward link", |o| count(o.messages_per_link)),
+    ("cache per endpoint", |o| format!("{:.1} MiB", mib(o.bytes_per_endpoint))),
+    ("processor time per endpoint", |o| time(o.cpu / o.sample.max(1))),
     ("warm: requests", |o| count(o.warm_requests)),
-    ("warm: a resolve", |o| format!("{:.0} ns", o.nanoseconds_per_warm_resolve)),
+    ("warm: time per resolve", |o| format!("{:.0} ns", o.nanoseconds_per_warm_resolve)),
 ];
 
 /// Returns two tables in Markdown: cold resolution, and its load compared with that of warm resolution.
@@ -54,21 +54,22 @@ pub fn document(outcomes: &[Outcome], command: &str, plot: &str) -> String {
     format!(
         "# ACM at scale: figures
 
-Written by `{command}`, with the same as JSON and a plot. What is simulated, and what is not: [acm.md](acm.md#at-scale).
+Written by `{command}`, together with a JSON file and a plot of the same figures. For the scope of the simulation see [acm.md](acm.md#at-scale).
 
 ![Datagrams of subnet administration and time until all have all paths, over the number of endpoints]({plot})
 
 ## Cold
 
-All endpoints start at once, know nothing, and resolve all others. `SA` is subnet administration, `N` the number of endpoints. Deliveries and losses for
-want of a buffer are those to simulated endpoints; `loss` is what the network loses of all deliveries.
+All endpoints start at once with empty caches and resolve all others. `SA` is subnet administration, `N` the number of endpoints. Deliveries, and drops
+for lack of a receive buffer, are those to simulated endpoints; `loss` is the share of all deliveries that the network loses.
 
 {cold}
 
 ## Load, and warm
 
-Datagrams of SA are joins and their answers. `By SA alone` is a question and an answer for each destination. Processor time is that of the whole simulation by the
-endpoints that are simulated. Warm: some endpoints resolve all others again.
+SA datagrams are joins and their answers; `with SA alone` they are a query and an answer for each destination. `Most deliveries to one` are the datagrams delivered
+to the endpoint that received most, `per downward link` those on each link of the multicast tree between switches, away from its root. Processor time is that of
+the whole simulation, divided by the number of simulated endpoints. Warm: some endpoints resolve all others again.
 
 {load}
 "

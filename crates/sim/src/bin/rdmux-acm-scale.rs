@@ -20,7 +20,7 @@ const NAME: &str = "acm-scale";
 /// does not depend on chance alone.
 const SHARE: u32 = 64;
 
-/// Simulates endpoints that all resolve all others at once, with the machine of the ACM service, beside subnet administration alone.
+/// Simulates endpoints that all resolve all others at once, with the ACM service's state machine, compared with subnet administration alone.
 #[derive(Debug, Parser)]
 #[command(name = "rdmux-acm-scale", version)]
 struct Args {
@@ -37,16 +37,16 @@ struct Args {
     /// Deliveries that are lost, in percent; each number is a separate run
     #[arg(long, value_delimiter = ',', default_value = "0,0.1,1")]
     loss: Vec<f64>,
-    /// Receive buffers of an endpoint
+    /// Receive buffers per endpoint
     #[arg(long, default_value_t = 1024)]
     recv_depth: u32,
     /// Seed of all random decisions
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many simulations run at the same time
+    /// Number of simulations that run at the same time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Writes acm-scale.md, acm-scale.json and acm-scale.svg to this folder
+    /// Write acm-scale.md, acm-scale.json and acm-scale.svg to this folder
     #[arg(long, value_name = "FOLDER")]
     write: Option<PathBuf>,
 }
