@@ -20,7 +20,7 @@ use crate::sh;
 /// The programs to run.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// Only these programs of `conformance/c`, or `documented`, those of the documentation; nothing is compared then.
+    /// Run only these programs of `conformance/c`, or with `documented` those of the documentation, and compare nothing
     programs: Vec<String>,
 }
 

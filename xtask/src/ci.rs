@@ -7,7 +7,7 @@ use crate::{instructions, peer, programs, soak, test};
 /// How much to run.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// All rows of all suites, not only the brief ones; they have no budget
+    /// Run all rows of all suites, not only the brief ones, without time budgets
     #[arg(long)]
     all: bool,
 }

@@ -6,13 +6,13 @@ use crate::sh;
 /// The targets, and the time for each.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Seconds for each target.
+    /// Seconds for each target
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Seed of the mutations; a failure prints it.
+    /// Seed of the mutations; a failure prints it
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// One target only; `list` prints their names.
+    /// Run only this target; `list` prints the names of all
     target: Option<String>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     });
     report.add(passed, failed, 0);
     if failed > 0 {
-        report.note_failure("fuzzing", &format!("{failed} targets, see above"));
+        report.note_failure("fuzzing", &format!("{failed} targets failed, see above"));
     }
     match outcome {
         Ok(ok) if ok || failed > 0 => {}

@@ -59,10 +59,10 @@ pub(crate) struct Args {
     /// The folder that has `bin`, `lib` and `include`
     #[arg(long, value_name = "DIR", default_value = "/usr/local")]
     prefix: PathBuf,
-    /// Put everything below this folder, to be packaged; the prefix is where it will be used
+    /// Install below this folder, for packaging; the prefix is the place of the files in use
     #[arg(long, value_name = "DIR")]
     destdir: Option<PathBuf>,
-    /// Remove what was installed there
+    /// Remove the installed files instead
     #[arg(long)]
     uninstall: bool,
 }
@@ -103,7 +103,7 @@ struct Place {
 impl Place {
     fn install(&self, built: &Path) -> Result<()> {
         if self.root.join(LIST).exists() {
-            self.uninstall().context("removing what was installed before")?;
+            self.uninstall().context("removing the previous installation")?;
         }
         let capi = sh::root().join("crates/capi");
         let ibacm = sh::root().join("crates/ibacm");
@@ -177,7 +177,7 @@ impl Place {
     fn uninstall(&self) -> Result<()> {
         let list = self.root.join(LIST);
         let files = fs::read_to_string(&list)
-            .with_context(|| format!("nothing was installed here: {}", list.display()))?;
+            .with_context(|| format!("nothing is installed here: {}", list.display()))?;
         for file in files.lines() {
             ensure!(!file.split('/').any(|part| part == ".."), "{}: {file}", list.display());
             let path = self.root.join(file);
@@ -220,13 +220,13 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
 
 /// Returns the contents of the pkg-config file.
 fn filled(template: &str, prefix: &Path) -> Result<String> {
-    let prefix = prefix.to_str().context("a prefix that is not UTF-8")?;
+    let prefix = prefix.to_str().context("the prefix is not UTF-8")?;
     let text = template
         .replace("@prefix@", prefix)
         .replace("@version@", env!("CARGO_PKG_VERSION"))
         .replace("@url@", env!("CARGO_PKG_REPOSITORY"));
     if let Some(left) = text.lines().find(|line| line.contains('@')) {
-        bail!("a pkg-config file: {left}");
+        bail!("a placeholder is left in a pkg-config file: {left}");
     }
     Ok(text)
 }
@@ -279,11 +279,11 @@ fn try_out(place: &Place, built: &Path) -> Result<()> {
     let under = under?;
     down?;
     for said in [&alone, &under] {
-        ensure!(said == env!("CARGO_PKG_VERSION"), "the program said {said}");
+        ensure!(said == env!("CARGO_PKG_VERSION"), "the program printed {said}");
     }
 
     place.uninstall()?;
-    ensure!(!place.root.join(LIB).exists(), "something is left in {LIB}");
+    ensure!(!place.root.join(LIB).exists(), "files are left in {LIB}");
     Ok(())
 }
 

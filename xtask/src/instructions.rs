@@ -34,10 +34,10 @@ pub(crate) const PROGRAM: &str = "rdmux-instructions";
 /// The paths to count, and the use of the figures.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// Only paths with this text
+    /// Count only paths that contain this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Keep what was counted as the recorded figures
+    /// Record the counts as the new figures
     #[arg(long)]
     record: bool,
 }
@@ -59,7 +59,7 @@ fn count(args: &Args) -> Result<()> {
     let list = sh::output(&mut sh::command(&program))?;
     let wanted = |path: &&str| args.only.as_ref().is_none_or(|text| path.contains(text));
     let paths: Vec<&str> = list.lines().filter(wanted).collect();
-    ensure!(!paths.is_empty(), "no path has this text");
+    ensure!(!paths.is_empty(), "no path contains this text");
     println!("{:>12} {:>12} {:>9}  PATH", "INSTRUCTIONS", "RECORDED", "CHANGE");
     let (mut grown, mut counted) = (Vec::new(), BTreeMap::new());
     for path in paths {
@@ -90,7 +90,7 @@ fn count(args: &Args) -> Result<()> {
         }
     }
     if args.record {
-        let text = toml::to_string(&recorded).context("the figures cannot be written")?;
+        let text = toml::to_string(&recorded).context("cannot write the figures")?;
         return fs::write(&file, text).with_context(|| file.display().to_string());
     }
     ensure!(grown.is_empty(), "more than {TOLERANCE} % more instructions: {}", grown.join("; "));
@@ -128,7 +128,7 @@ fn counted(program: &Path, path: &str, rounds: u64) -> Result<u64> {
     let output = valgrind.output().context("cannot start valgrind")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{path} under valgrind: {}\n{said}", output.status);
-    collected(&said).with_context(|| format!("valgrind counted nothing:\n{said}"))
+    collected(&said).with_context(|| format!("valgrind printed no count:\n{said}"))
 }
 
 /// Returns the number after "Collected :".

@@ -29,7 +29,7 @@ use clap::{Parser, Subcommand};
 
 use crate::report::Report;
 
-/// The chores of the rdmux workspace.
+/// Runs the chores of the rdmux workspace.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -39,27 +39,27 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Everything that needs only Rust and a C compiler; says what it could not run here.
+    /// Run every check that needs only Rust and a C compiler, and list those that could not run here
     Test,
-    /// `test`, then the suites that need the kernel's drivers and real programs.
+    /// Run `test`, then the suites that need the kernel's drivers and the distribution's programs
     Ci(ci::Args),
-    /// The C library: symbols and layouts beside the distribution's, and programs that try it.
+    /// Compare the C library's symbols and layouts with the distribution's, and run programs on it
     Abi(abi::Args),
-    /// The conformance suite against the kernel's rdma_rxe, in a throw-away guest.
+    /// Run the conformance suites against the kernel's rdma_rxe and siw, in a disposable guest
     Peer(peer::Args),
-    /// Unmodified programs of the distribution, on rdmux.
+    /// Run unmodified programs of the distribution on rdmux
     Programs(programs::Args),
-    /// The fuzz targets, with the built-in mutator.
+    /// Run the fuzz targets with the built-in mutator
     Fuzz(fuzz::Args),
-    /// Installs the command, the C libraries and their header, or removes them.
+    /// Install the command, the C libraries and their headers, or remove them
     Install(install::Args),
-    /// Instructions of the hot paths under callgrind, beside the recorded figures.
+    /// Count the instructions of the hot paths under callgrind, and compare them with the recorded figures
     Instructions(instructions::Args),
     /// Models of shared-memory protocols, under loom.
     Models,
-    /// Builds the crates that do no I/O for a target without an operating system.
+    /// Build the crates that do no I/O for a target without an operating system
     NoOs,
-    /// Deterministic simulation: many seeds, or one that failed.
+    /// Run the deterministic simulations: many seeds, or one that failed
     Sim(sim::Args),
     /// Repeats an operation so often that leaks show.
     Soak(soak::Args),

@@ -21,15 +21,15 @@ const PROFILE: &str = "guest";
 /// The checks to run.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// Only one of the suites
+    /// Run only one of the suites
     suite: Option<Suite>,
-    /// Only the checks that have a row with this text, for instance "rc/send" or "rping", brief or not
+    /// Run only checks with a row that contains this text, for instance "rc/send" or "rping", brief or not
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// All checks, not only the brief ones, which CI runs
+    /// Run all checks, not only the brief ones, which CI runs
     #[arg(long)]
     all: bool,
-    /// Without a second try for checks that fail: the kernel's side has races of its own
+    /// Do not retry checks that fail; by default each is retried once, because the kernel's side has races
     #[arg(long)]
     strict: bool,
     /// Whether the brief checks are held to their budgets, which are for a machine that does nothing else
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
         found += one(report, budget, |rows| in_guest(suite, &only, args.strict, rows));
     }
     if found == 0 {
-        report.fail("peer", "no row has this text");
+        report.fail("peer", "no row contains this text");
     }
 }
 
@@ -112,7 +112,7 @@ fn scripted(only: &[&str], rows: &mut Rows) -> Result<()> {
 fn in_guest(suite: Suite, only: &[&str], strict: bool, rows: &mut Rows) -> Result<()> {
     let place = Place::new(suite)?;
     // Idempotent; reports at once what is missing on this machine.
-    sh::run(vm().arg("build")).context("the guest")?;
+    sh::run(vm().arg("build")).context("building the guest")?;
     build(&place)?;
     let only = [suite.flags(), only].concat();
     let list = sh::output(sh::command(place.program("peer-suite")).arg("list").args(&only))?;
@@ -218,12 +218,13 @@ fn build(place: &Place) -> Result<()> {
     for c in ["main.c", "control.c", "device.c", "tests.c"] {
         cc.arg(sources.join(c));
     }
-    sh::run(cc.arg("-libverbs")).context("verbs_peer (it wants libibverbs-dev)")?;
+    sh::run(cc.arg("-libverbs")).context("compiling verbs_peer (it needs libibverbs-dev)")?;
     let mut cc = sh::command("cc");
     cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(place.program("cm_words"))
         .arg(sh::root().join("conformance/cm-words/cm_words.c"));
-    sh::run(cc.args(["-lrdmacm", "-libverbs"])).context("cm_words (it wants librdmacm-dev)")
+    sh::run(cc.args(["-lrdmacm", "-libverbs"]))
+        .context("compiling cm_words (it needs librdmacm-dev)")
 }
 
 /// Boots the guest and runs the suite inside.

@@ -42,22 +42,22 @@ const BUILT: &[&str] =
 /// The rows to run.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// Only rows with this text, for instance "rping" or "two hosts | ib_", brief or not
+    /// Run only rows that contain this text, for instance "rping" or "two hosts | ib_", brief or not
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// All rows, not only the brief ones, which CI runs
+    /// Run all rows, not only the brief ones, which CI runs
     #[arg(long)]
     all: bool,
-    /// Only rows on this device: roce, iw or ib
+    /// Run only rows on this device: roce, iw or ib
     #[arg(long, value_name = "KIND")]
     device: Option<String>,
-    /// Only print the names of the rows
+    /// Print the names of the rows and exit
     #[arg(long)]
     list: bool,
-    /// Without a second try for rows that fail: some of the programs have races of their own
+    /// Do not retry rows that fail; by default each is retried once, because some of the programs have races
     #[arg(long)]
     strict: bool,
-    /// Only every Nth row from the Kth on, so that N machines or network namespaces share the work
+    /// Run only every Nth row from the Kth on, so that N machines or network namespaces share the work
     #[arg(long, value_name = "K/N")]
     part: Option<String>,
     /// Whether the brief rows are held to their budget, which is for a machine that does nothing else
@@ -102,7 +102,7 @@ fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
     let mut only: Vec<String> = only.into_iter().flatten().flatten().collect();
     only.extend(args.all.then(|| "--all".to_owned()));
     let list = sh::output(suite().arg("list").args(&only))?;
-    ensure!(!list.is_empty(), "no row of this part and device has this text");
+    ensure!(!list.is_empty(), "no row of this part and device contains this text");
     if args.list {
         println!("{list}");
         return Ok(());

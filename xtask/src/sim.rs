@@ -13,16 +13,16 @@ const PROGRAM: &str = "rdmux-sim";
 /// The seeds to run.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many seeds to run, of queue pairs, connections, iWARP streams, management datagrams, subnet managers, queue pairs over a fabric, IP addresses and groups on InfiniBand, and paths by ACM each
+    /// Number of seeds of each simulation
     #[arg(long, default_value_t = 100_000)]
     seeds: u64,
-    /// The first of them; with `--seeds 1` this replays one that failed
+    /// The first seed; with `--seeds 1` this replays one that failed
     #[arg(long, default_value_t = 0)]
     start: u64,
-    /// Builds without the optimisation of the release profile
+    /// Build without the optimisation of the release profile
     #[arg(long)]
     dev: bool,
-    /// Only one of them, by its option of `rdmux-sim`: `acm`, `fabric`, `connections` and so on
+    /// Run only one simulation, by its option of `rdmux-sim`: `acm`, `fabric`, `connections` and so on
     only: Option<String>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     };
     if !simulations.iter().any(|(_, choice)| is_wanted(*choice)) {
         let only = args.only.as_deref().unwrap_or_default();
-        return report.fail("simulation", &format!("there is none of '{only}'"));
+        return report.fail("simulation", &format!("there is no simulation of '{only}'"));
     }
     for (name, choice) in simulations.into_iter().filter(|(_, choice)| is_wanted(*choice)) {
         let mut sim = sh::command(&program);

@@ -17,24 +17,24 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Connect by XRC, send, disconnect
+    /// Connect by XRC, send and disconnect
     Xrc {
-        /// How many times
+        /// Number of repetitions
         #[arg(long, default_value_t = 1_000_000)]
         cycles: u64,
     },
-    /// Resolve paths by ACM, cached and not, while hosts come and go
+    /// Resolve paths by ACM, cached and not, while hosts start and stop
     Acm {
-        /// How many times
+        /// Number of repetitions
         #[arg(long, default_value_t = 1_000_000)]
         resolves: u64,
-        /// How many hosts come and go
+        /// Number of hosts that start and stop
         #[arg(long, default_value_t = 50)]
         guests: u64,
     },
-    /// Have many hosts of one fabric, each with an ACM service of its own, resolve each other all at once
+    /// Have many hosts of one fabric, each with its own ACM service, resolve each other at the same time
     AcmPairs {
-        /// How many hosts there are
+        /// Number of hosts
         #[arg(long, default_value_t = 64)]
         hosts: u16,
     },

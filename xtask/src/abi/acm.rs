@@ -64,6 +64,6 @@ fn behaviour(object: &Path, rows: &mut Rows) -> Result<()> {
     };
     rows.expect(&sh::output(command().arg("--list"))?);
     let ended_well = sh::run_lines_within(LIMIT, &mut command(), |line| rows.take(line))?;
-    ensure!(ended_well || rows.any_failed(), "it did not run to its end");
+    ensure!(ended_well || rows.any_failed(), "the program did not run to its end");
     Ok(())
 }

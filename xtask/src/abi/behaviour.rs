@@ -113,7 +113,10 @@ pub(super) fn run(only: &[String], report: &mut Report) {
                 report.fail(&format!("{prefix}{program}"), &format!("{e:#}"));
             }
             rows.named(prefix).report(report);
-            report.check(&format!("{prefix}{program} leaves nothing"), host.is_empty());
+            report.check(
+                &format!("{prefix}{program} leaves nothing at the service"),
+                host.is_empty(),
+            );
         }
     }
     if only.is_empty() || only.iter().any(|name| name == DOCUMENTED) {
@@ -312,7 +315,7 @@ impl Host {
             run.env("LD_PRELOAD", sh::target_dir().join("debug/deps/librdmux_view.so"));
         }
         let ended_well = sh::run_lines_within(LIMIT, &mut run, |line| rows.take(line))?;
-        ensure!(ended_well || rows.any_failed(), "it did not run to its end");
+        ensure!(ended_well || rows.any_failed(), "the program did not run to its end");
         if on_fabric { self.has_no_files(subnet) } else { Ok(()) }
     }
 
@@ -375,7 +378,7 @@ impl Host {
             }
             ensure!(
                 Instant::now() < deadline,
-                "`rdmux {}` never told {what}:\n{told}",
+                "`rdmux {}` did not report {what} in time:\n{told}",
                 line.join(" ")
             );
             std::thread::sleep(Duration::from_millis(50));
@@ -433,7 +436,7 @@ impl Host {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("left behind:\n{status}");
+                bail!("the program left objects at the service:\n{status}");
             }
             std::thread::sleep(Duration::from_millis(50));
         }

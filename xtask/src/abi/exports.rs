@@ -51,7 +51,10 @@ pub(super) fn run(report: &mut Report) {
         match installed(library) {
             Some(file) => {
                 let check = Exports::of(&file).and_then(|theirs| {
-                    ensure!(theirs.0.iter().any(|e| e.contains(nodes)), "it exports nothing");
+                    ensure!(
+                        theirs.0.iter().any(|e| e.contains(nodes)),
+                        "the library exports no expected symbol"
+                    );
                     all_there(&ours, &theirs.without_foreign_private())
                 });
                 report.check(&format!("exports of {}", file.display()), check);
@@ -71,7 +74,7 @@ fn installed(library: &str) -> Option<PathBuf> {
 /// Checks that rdmux exports everything that the distribution's library exports, with the same node, kind, and default version.
 fn all_there(ours: &Exports, theirs: &Exports) -> Result<()> {
     let missing: Vec<&str> = theirs.0.difference(&ours.0).map(String::as_str).collect();
-    ensure!(missing.is_empty(), "{} missing:\n{}", missing.len(), missing.join("\n"));
+    ensure!(missing.is_empty(), "{} symbols are missing:\n{}", missing.len(), missing.join("\n"));
     println!("{} symbols in order", theirs.0.len());
     Ok(())
 }
@@ -89,7 +92,7 @@ fn nothing_else(ours: &Exports) -> Result<()> {
             && node(export).is_none_or(|node| !BEYOND.contains(&node))
     });
     let extra: Vec<String> = extra.into_iter().collect();
-    ensure!(extra.is_empty(), "not known:\n{}", extra.join("\n"));
+    ensure!(extra.is_empty(), "symbols that no table lists:\n{}", extra.join("\n"));
     Ok(())
 }
 
@@ -102,7 +105,11 @@ pub(super) fn are_listed(file: &Path, table: &Path) -> Result<()> {
     });
     let (listed, found) = (listed.collect::<BTreeSet<_>>(), Exports::of(file)?.0);
     let wrong: Vec<&str> = listed.symmetric_difference(&found).map(String::as_str).collect();
-    ensure!(wrong.is_empty() && !found.is_empty(), "only in one of both:\n{}", wrong.join("\n"));
+    ensure!(
+        wrong.is_empty() && !found.is_empty(),
+        "only in the table or only in the library:\n{}",
+        wrong.join("\n")
+    );
     println!("{} symbols in order", found.len());
     Ok(())
 }
