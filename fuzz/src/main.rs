@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Parser;
 use rdmux_fuzz::{TARGETS, Target, runner};
 
-/// Runs fuzz targets with the built-in mutator and prints a line for each.
+/// Runs fuzz targets with the built-in mutator and prints a line for each
 #[derive(Parser)]
 struct Cli {
     /// Seconds for each target
@@ -19,16 +19,16 @@ struct Cli {
     /// Seed of the mutations
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many to run at a time; as many as there are processors unless given
+    /// Number of targets to run at the same time; without it the number of processors
     #[arg(long)]
     jobs: Option<usize>,
-    /// Run the target on this file once, to look at a failure
+    /// Run the target once on this file, to reproduce a failure
     #[arg(long, value_name = "FILE", requires = "target")]
     input: Option<PathBuf>,
-    /// Where inputs that fail are kept
+    /// Folder for inputs that fail
     #[arg(long, default_value = "target/fuzz")]
     artifacts: PathBuf,
-    /// One target only; `list` prints their names
+    /// Run only this target; `list` prints the names of all
     target: Option<String>,
 }
 
@@ -83,7 +83,7 @@ fn is_clean(target: &Target, options: &runner::Options) -> anyhow::Result<bool> 
         runner::Outcome::Broken { file, message } => {
             let file = file.display();
             println!(
-                "FAILED {name}: {message}; see it again with\n  cargo run -p rdmux-fuzz -- {name} --input {file}"
+                "FAILED {name}: {message}; reproduce it with\n  cargo run -p rdmux-fuzz -- {name} --input {file}"
             );
             false
         }

@@ -45,37 +45,37 @@ macro_rules! targets {
 }
 
 targets! {
-    "wire_packet" wire::wire_packet, corpus::packets, "transport packets: what is read is written back the same";
-    "wire_headers" wire::wire_headers, corpus::packets, "each header by itself, at any offset";
+    "wire_packet" wire::wire_packet, corpus::packets, "transport packets: parsed and written back unchanged";
+    "wire_headers" wire::wire_headers, corpus::packets, "each transport header alone, at any offset";
     "wire_network" wire::wire_network, corpus::frames, "Ethernet, IP and UDP headers";
     "wire_mad" wire::wire_mad, corpus::mads, "management datagrams and the connection manager's messages";
-    "wire_icrc" wire::wire_icrc, corpus::packets, "checksums over pieces, and the Identification found again";
+    "wire_icrc" wire::wire_icrc, corpus::packets, "ICRCs over pieces of a packet, and recovery of the IP Identification";
     "wire_ib_packet" wire_ib::wire_ib_packet, wire_ib::packets, "packets of an InfiniBand subnet, from LRH through VCRC";
     "wire_smp" wire_ib::wire_smp, wire_ib::management, "subnet management: packets, every attribute, every trap";
     "wire_sa_pm" wire_ib::wire_sa_pm, wire_ib::management, "subnet administration and performance management, every record";
-    "iwarp_wire_mpa" iwarp_wire::iwarp_wire_mpa, corpus::startups, "iWARP: start-up frames, as they come in";
+    "iwarp_wire_mpa" iwarp_wire::iwarp_wire_mpa, corpus::startups, "iWARP: MPA start-up frames, as they arrive";
     "iwarp_wire_fpdu" iwarp_wire::iwarp_wire_fpdu, corpus::fpdus, "iWARP: streams of frames, with CRC and markers or without";
     "iwarp_wire_segment" iwarp_wire::iwarp_wire_segment, corpus::segments, "iWARP: DDP headers, RDMAP's payloads, Terminates";
-    "ib_parts" ib_parts::ib_parts, ib_parts::datagrams, "InfiniBand over UDP: any datagrams, in any order, to the reassembly of packets";
-    "ib_group" ib_parts::ib_group, ib_parts::group_datagrams, "the same: a datagram for all members of a group on one machine";
+    "ib_parts" ib_parts::ib_parts, ib_parts::datagrams, "InfiniBand over UDP: reassembly of packets from any datagrams in any order";
+    "ib_group" ib_parts::ib_group, ib_parts::group_datagrams, "the same: datagrams for all members of a group on one machine";
     "wire_ipoib" ipoib::wire_ipoib, ipoib::datagrams, "IP over InfiniBand: datagrams of ARP and neighbour discovery";
-    "ipoib_neighbours" ipoib::ipoib_neighbours, ipoib::conversations, "the same: any datagrams, questions and timeouts in any order";
-    "ipoib_memberships" ipoib::ipoib_memberships, ipoib::members, "groups of a port: any joins, leaves, answers and losses in any order";
+    "ipoib_neighbours" ipoib::ipoib_neighbours, ipoib::conversations, "the same: any datagrams, lookups and timeouts in any order";
+    "ipoib_memberships" ipoib::ipoib_memberships, ipoib::members, "IP over InfiniBand: a port's groups, with any joins, leaves, answers and losses in any order";
     "acm_datagram" acm::acm_datagram, acm::datagrams, "ACM: datagrams between services";
-    "acm_request" acm::acm_request, acm::requests, "the same: what a service reads from its clients' streams";
-    "acm_reply" acm::acm_reply, acm::replies, "the same: what a client reads from a service's stream";
+    "acm_request" acm::acm_request, acm::requests, "the same: requests that a service reads from its clients' streams";
+    "acm_reply" acm::acm_reply, acm::replies, "the same: answers that a client reads from a service's stream";
     "acm_options" acm::acm_options, acm::options_files, "the same: options files, read, written and read again";
     "acm_addresses" acm::acm_addresses, acm::address_files, "the same: address files, read, written and read again";
-    "acm_hosts" acm::acm_hosts, acm::hosts_files, "the same: hosts files that caches begin with";
+    "acm_hosts" acm::acm_hosts, acm::hosts_files, "the same: hosts files from which caches are preloaded";
     "acm_routes" acm::acm_routes, acm::dumps, "the same: OpenSM's dumps of routes";
-    "acm_cache" acm_cache::acm_cache, acm_cache::tables, "the same: the cache that a service shares, whatever is written in it";
+    "acm_cache" acm_cache::acm_cache, acm_cache::tables, "the same: the cache that a service shares, with any contents";
     "acm_machine" acm_machine::acm_machine, acm_machine::scripts, "the same: any datagrams, requests, answers, changes and timeouts in any order";
-    "ring" ring::ring, corpus::noise, "a shared-memory ring whose other side writes what it likes";
-    "subnet_topology" ib_subnet::subnet_topology, ib_subnet::topologies, "topology files: what is read is written back the same";
+    "ring" ring::ring, corpus::noise, "a shared-memory ring whose other side writes anything";
+    "subnet_topology" ib_subnet::subnet_topology, ib_subnet::topologies, "topology files: parsed and written back unchanged";
     "subnet_agents" ib_subnet::subnet_agents, ib_subnet::scripts, "switches and agents: any datagrams, commands and timeouts in any order";
     "subnet_administration" administration::subnet_administration, administration::scripts, "subnet administration: any datagrams, events and timeouts in any order";
-    "subnet_manager" manager::subnet_manager, manager::scripts, "a subnet manager: any answers, traps and other managers, and a subnet that changes";
-    "subnet_partitions" administration::subnet_partitions, administration::files, "files of partitions: read, or refused with the place of the error";
+    "subnet_manager" manager::subnet_manager, manager::scripts, "a subnet manager: any answers, traps and other managers, in a changing subnet";
+    "subnet_partitions" administration::subnet_partitions, administration::files, "partition files: parsed, or refused with the line of the error";
     "qp_rc" qp::qp_rc, corpus::noise, "an RC queue pair: any packets, posts and timeouts in any order";
     "qp_uc" qp::qp_uc, corpus::noise, "the same for UC";
     "qp_ud" qp::qp_ud, corpus::noise, "the same for UD";
@@ -84,12 +84,12 @@ targets! {
     "iwarp_bytes" iwarp::iwarp_bytes, corpus::noise, "an iWARP queue pair: any bytes from its peer";
     "iwarp_script" iwarp::iwarp_script, corpus::noise, "the same: frames, posts, ends and timeouts in any order";
     "cm_manager" cm::cm_manager, corpus::noise, "the connection manager: any commands and datagrams in any order";
-    "cm_mad" cm::cm_mad, corpus::mads, "datagrams of strangers to a host with listeners";
-    "cm_streams" cm_streams::cm_streams, corpus::startups, "iWARP's start-up: any commands, and peers that say anything";
-    "rmpp_receiver" umad::rmpp_receiver, corpus::noise, "messages of several MADs: any segments in any order";
+    "cm_mad" cm::cm_mad, corpus::mads, "the same: datagrams from unknown peers to a host with listeners";
+    "cm_streams" cm_streams::cm_streams, corpus::startups, "iWARP's start-up: any commands, and peers that send anything";
+    "rmpp_receiver" umad::rmpp_receiver, corpus::noise, "RMPP messages of several MADs: any segments in any order";
     "umad" umad::umad, corpus::noise, "the user MAD device: any packets, writes, registrations and timeouts in any order";
-    "fabric_protocol" fabric::fabric_protocol, fabric::messages, "messages of a fabric and its clients";
-    "host_protocol" host::host_protocol, host::messages, "messages of processes and their service";
+    "fabric_protocol" fabric::fabric_protocol, fabric::messages, "messages between a fabric and its clients";
+    "host_protocol" host::host_protocol, host::messages, "messages between processes and their host's service";
 }
 
 #[cfg(test)]
