@@ -154,7 +154,7 @@ impl Peer {
     pub(crate) fn completion(&self) -> Result<Completion> {
         let mut one = [rdmux::EMPTY];
         match self.cq.wait(&mut one, Some(TIMEOUT))? {
-            0 => bail!("no completion in a minute"),
+            0 => bail!("no completion within a minute"),
             _ => Ok(one[0]),
         }
     }
@@ -203,12 +203,12 @@ impl<'a> Words<'a> {
         Self(line.split_ascii_whitespace())
     }
     pub(crate) fn word(&mut self) -> Result<&'a str> {
-        self.0.next().context("the line is too short")
+        self.0.next().context("the line has too few words")
     }
     /// Parses a hexadecimal number.
     pub(crate) fn hex(&mut self) -> Result<u64> {
         let word = self.word()?;
-        u64::from_str_radix(word, 16).with_context(|| format!("{word:?} is no number"))
+        u64::from_str_radix(word, 16).with_context(|| format!("{word:?} is not a number"))
     }
     pub(crate) fn hex32(&mut self) -> Result<u32> {
         Ok(u32::try_from(self.hex()?)?)
@@ -224,7 +224,7 @@ impl<'a> Words<'a> {
     pub(crate) fn side(&mut self) -> Result<Side> {
         let (qpn, psn) = (Qpn::new(self.hex32()?), Psn::new(self.hex32()?));
         let code = u8::try_from(self.hex()?)?;
-        let mtu = Mtu::from_code(code).with_context(|| format!("MTU code {code}"))?;
+        let mtu = Mtu::from_code(code).with_context(|| format!("unknown MTU code {code}"))?;
         let memory = RemoteMr { addr: 0, rkey: Rkey(0), len: 0 };
         Ok(Side { qpn, psn, mtu, gid: self.gid()?, memory })
     }
@@ -248,7 +248,7 @@ impl FromStr for Transport {
             "rc" | "srq" => QpType::Rc,
             "uc" => QpType::Uc,
             "ud" => QpType::Ud,
-            _ => bail!("no transport {s:?}"),
+            _ => bail!("unknown transport {s:?}"),
         }))
     }
 }

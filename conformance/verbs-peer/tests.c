@@ -306,7 +306,7 @@ static int original(struct peer *p, uint64_t want)
 	TRY(done(p, IBV_WC_SUCCESS));
 	memcpy(&v, p->buf + REGION, 8);
 	if (v != want)
-		return fail("the original was %" PRIx64 ", not %" PRIx64, v, want);
+		return fail("the atomic returned %" PRIx64 ", not %" PRIx64, v, want);
 	return 0;
 }
 
@@ -419,7 +419,7 @@ static int background(struct peer *p)
 		TRY(done(p, IBV_WC_SUCCESS));
 	}
 	if (time(NULL) - start > 4)
-		return fail("it waited for the server's program");
+		return fail("the request waited for the server's program");
 	return ask(p, NULL, 0, "check 4000 2710 f") ? fail("wrong bytes") : 0;
 }
 

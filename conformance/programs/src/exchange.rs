@@ -244,7 +244,7 @@ fn tcp_listens(pid: u32, port: u16) -> Result<bool> {
 /// Returns whether an id of this host listens.
 fn cm_listens(side: &Side) -> Result<bool> {
     let status = side.status()?;
-    let ids = status["ids"].as_array().context("a host without a list of ids")?;
+    let ids = status["ids"].as_array().context("the host's status has no list of ids")?;
     Ok(ids.iter().any(|id| id["state"] == "LISTEN"))
 }
 

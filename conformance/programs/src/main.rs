@@ -28,28 +28,28 @@ use crate::report::Report;
 use crate::row::{Device, Outcome, Row, Run};
 use crate::stage::Stage;
 
-/// Unmodified programs of the distribution, run on rdmux.
+/// Runs unmodified programs of the distribution on rdmux.
 #[derive(Parser)]
 enum Cli {
-    /// Prints the names of all rows.
+    /// Print the names of the rows
     List(Wanted),
-    /// Runs them and prints a line for each, "pass", "skip" or "FAIL" in front.
+    /// Run the rows and print a line for each, which begins with "pass", "skip" or "FAIL"
     Run {
-        /// The program rdmux; the shared object lies beside it
+        /// The program rdmux, with the shared object in the same folder
         #[arg(long)]
         rdmux: PathBuf,
-        /// Where the output of every process is kept
+        /// Folder for the output of every process
         #[arg(long)]
         logs: PathBuf,
-        /// The outcome as JUnit XML
+        /// File for the outcome as JUnit XML
         #[arg(long)]
         junit: PathBuf,
         #[command(flatten)]
         wanted: Wanted,
-        /// Without a second try for rows that fail: some of the programs have races of their own
+        /// Do not retry rows that fail; by default each is retried once, because some of the programs have races
         #[arg(long)]
         strict: bool,
-        /// Rows that have not begun after so many seconds fail instead of being run
+        /// Fail rows that have not begun after this many seconds, instead of running them
         #[arg(long, value_name = "SECONDS")]
         within: Option<u64>,
     },
@@ -58,16 +58,16 @@ enum Cli {
 /// Which rows.
 #[derive(clap::Args)]
 struct Wanted {
-    /// Only those on this device
+    /// Select only rows on this device
     #[arg(long, value_enum, value_name = "KIND")]
     device: Option<Device>,
-    /// Only rows with this text, brief or not
+    /// Select only rows that contain this text, brief or not
     #[arg(long)]
     only: Option<String>,
-    /// Not the brief rows alone
+    /// Select all rows, not only the brief ones
     #[arg(long)]
     all: bool,
-    /// Only every Nth of them from the Kth on, as K/N: N machines or network namespaces share the work
+    /// Select only every Nth row from the Kth on, so that N machines or network namespaces share the work
     #[arg(long, value_name = "K/N", value_parser = Part::parse)]
     part: Option<Part>,
 }

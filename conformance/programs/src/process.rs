@@ -67,11 +67,16 @@ impl Process {
         let end = Instant::now() + timeout;
         while !there(self)? {
             if let Some(status) = self.child.try_wait()? {
-                bail!("{} {} before {what}: {}", self.name, ended(status), self.last_line());
+                bail!(
+                    "{} {} while waiting for \"{what}\": {}",
+                    self.name,
+                    ended(status),
+                    self.last_line()
+                );
             }
             ensure!(
                 Instant::now() < end,
-                "{} never came to {what}: {}",
+                "{} timed out waiting for \"{what}\": {}",
                 self.name,
                 self.last_line()
             );
@@ -114,7 +119,7 @@ impl Process {
     /// When it ends otherwise, or not within `timeout`.
     pub(crate) fn stop(&mut self, signal: Signal, timeout: Duration) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
-            bail!("{} {} before it was told to: {}", self.name, ended(status), self.last_line());
+            bail!("{} {} before it was signalled: {}", self.name, ended(status), self.last_line());
         }
         kill_process(self.process_id()?, signal)?;
         let status = self.finish(timeout)?;
@@ -145,14 +150,14 @@ impl Process {
 
     fn process_id(&self) -> Result<Pid> {
         let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        id.context("a process without a number")
+        id.context("the process has no id")
     }
 
     /// Returns the end of its output, for messages.
     fn last_line(&self) -> String {
         let output = self.output();
         let line = output.lines().rev().find(|l| l.chars().any(char::is_alphanumeric));
-        line.map_or_else(|| "it said nothing".to_owned(), |l| format!("\"{}\"", l.trim()))
+        line.map_or_else(|| "it printed nothing".to_owned(), |l| format!("\"{}\"", l.trim()))
     }
 }
 
@@ -173,7 +178,7 @@ fn read(path: &Path) -> String {
 /// Creates an empty file that is only appended to.
 fn fresh(path: &Path) -> Result<File> {
     let old = fs::remove_file(path);
-    ensure!(old.is_ok() || !path.exists(), "{}: cannot be replaced", path.display());
+    ensure!(old.is_ok() || !path.exists(), "cannot replace {}", path.display());
     File::options().append(true).create(true).open(path).with_context(|| path.display().to_string())
 }
 

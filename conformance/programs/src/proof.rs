@@ -83,7 +83,7 @@ impl Proof {
 }
 
 fn contains(who: &str, output: &str, text: &str) -> Result<()> {
-    ensure!(output.contains(text), "{who} does not say {text:?}");
+    ensure!(output.contains(text), "{who} does not print {text:?}");
     Ok(())
 }
 
@@ -91,7 +91,7 @@ fn contains(who: &str, output: &str, text: &str) -> Result<()> {
 /// are numbers, up to one that is not.
 fn perftest(output: &str, wanted: usize, iterations: Option<u64>) -> Result<()> {
     let mut lines = output.lines().skip_while(|l| !l.trim_start().starts_with("#bytes"));
-    let head = lines.next().context("no table")?;
+    let head = lines.next().context("the output has no table")?;
     let numbers = |line: &str| -> Option<Vec<f64>> {
         let words: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
         words.ok().filter(|w| w.len() >= 3)
@@ -108,7 +108,7 @@ fn perftest(output: &str, wanted: usize, iterations: Option<u64>) -> Result<()> 
         let line = row.iter().map(f64::to_string).collect::<Vec<_>>().join(" ");
         // After the average it prints a deviation, which is not a number if rounding makes a square negative.
         let sensible = row.iter().take(measure + 1).all(|n| n.is_finite() && *n >= 0.0);
-        ensure!(sensible, "{line:?}: not sensible numbers");
+        ensure!(sensible, "{line:?}: not plausible numbers");
         #[expect(clippy::cast_precision_loss, reason = "iterations are few")]
         let counted = iterations.is_none_or(|n| row[1] == n as f64);
         ensure!(counted && row[1] > 0.0, "{line:?}: {} iterations", row[1]);
@@ -123,13 +123,13 @@ fn figure(output: &str, name: &str) -> Result<()> {
         if let Some((what, value)) = line.split_once('=')
             && what.trim() == name
         {
-            let number = value.split_whitespace().next().context("no figure")?;
+            let number = value.split_whitespace().next().context("the output has no figure")?;
             let number: f64 = number.replace(',', "").parse().with_context(|| line.to_owned())?;
             ensure!(number > 0.0, "{}", line.trim());
             return Ok(());
         }
     }
-    bail!("no figure named {name}")
+    bail!("the output has no figure {name}")
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ impl Expected {
     }
 
     fn compare(self, results: &BTreeMap<String, Ended>, device: Device) -> Result<()> {
-        let ended = |test: &str| results.get(test).context("it was not run to its end");
+        let ended = |test: &str| results.get(test).context("the test has no result");
         match self {
             Self::Pass(test) => {
                 let e = ended(test)?;
@@ -151,7 +151,7 @@ impl Expected {
             }
             Self::Enough(wanted) => {
                 let n = results.values().filter(|e| e.outcome == "pass").count();
-                ensure!(n >= wanted, "{n} pass");
+                ensure!(n >= wanted, "only {n} tests pass");
             }
             Self::NoOther => {
                 let known: Vec<&str> = table(device).into_iter().filter_map(Self::test).collect();
@@ -214,7 +214,11 @@ fn unpack(to: &Path) -> Result<()> {
     let mut sh = Command::new("sh");
     let out = sh.args(["-ec", script, "sh", PACKAGE]).current_dir(&fetched).output()?;
     let said = String::from_utf8_lossy(&out.stderr);
-    ensure!(out.status.success(), "no {TESTS}, and no package to be had: {}", last_line(&said));
+    ensure!(
+        out.status.success(),
+        "{TESTS} is missing, and its package cannot be downloaded: {}",
+        last_line(&said)
+    );
     copy(&fetched.join(TESTS.trim_start_matches('/')), to)
 }
 

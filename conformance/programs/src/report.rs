@@ -62,7 +62,7 @@ impl Report {
         let start = Instant::now();
         let is_late = self.within.is_some_and(|within| self.start.elapsed() > within);
         let mut outcome = if is_late {
-            Err(Trouble::Failed(anyhow!("not run: the rows before it took too long")))
+            Err(Trouble::Failed(anyhow!("not run: the previous rows took too long")))
         } else {
             self.run(row, &mut run)
         };
@@ -100,7 +100,7 @@ impl Report {
         let Self { again, uncalibrated, .. } = self;
         println!(
             "     # {passed} passed, {failed} failed, {skipped} skipped, {again} tried twice, \
-             {uncalibrated} times again for perftest's clock, in {s} s"
+             {uncalibrated} repeated for perftest's clock calibration, in {s} s"
         );
         Ok(if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

@@ -327,13 +327,13 @@ impl Stage {
                 }
             }
         }
-        Ok(self.wire.as_ref().context("no wire")?)
+        Ok(self.wire.as_ref().context("the row has no wire")?)
     }
 
     /// Creates two namespaces with a wire between them.
     fn ends(&self, whose: Whose) -> Result<[namespace::Held; 2], Trouble> {
         namespace::wire(&self.logs, whose)
-            .map_err(|e| Trouble::NotHere(format!("no network namespaces: {e:#}")))
+            .map_err(|e| Trouble::NotHere(format!("cannot create network namespaces: {e:#}")))
     }
 
     /// Starts the default hosts at both ends, and adds them to `sides`.
@@ -386,8 +386,10 @@ impl Stage {
             let rest = said.split_once(before)?.1;
             Some(rest.split_once(after)?.0.to_owned())
         };
-        let listens = between("it listens at ", ";").context("no address")?;
-        let secret = between("with a copy of ", ":\n").context("no secret")?;
+        let listens =
+            between("it listens at ", ";").context("`rdmux fabric up` printed no address")?;
+        let secret = between("with a copy of ", ":\n")
+            .context("`rdmux fabric up` printed no path of the secret")?;
         there.rdmux(&["fabric", "up", "--join", &listens, "--secret", &secret])?;
         self.joined.push(whose);
         if whose == Whose::PlainUsers {
@@ -435,7 +437,11 @@ fn wait_for_ports(sides: &[Side]) -> Result<()> {
     let end = Instant::now() + SHORTLY;
     for side in sides {
         while !side.is_active("ib")? {
-            ensure!(Instant::now() < end, "the ports of {} do not come up", side.name);
+            ensure!(
+                Instant::now() < end,
+                "the ports of {} did not become active in time",
+                side.name
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -468,7 +474,8 @@ impl Scene {
     /// When the sides have no wire with counters.
     pub(crate) fn crossed(&self) -> Result<u64> {
         let now = self.server.crossed().zip(self.crossed);
-        now.map(|(now, before)| now.saturating_sub(before)).context("no wire that counts")
+        now.map(|(now, before)| now.saturating_sub(before))
+            .context("the wire's counters cannot be read")
     }
 
     /// Returns the words of a command line, with the placeholders replaced.
@@ -477,7 +484,10 @@ impl Scene {
         let gid = if self.device == Device::Roce { side.gid_index } else { 0 };
         let server_gid = match line.contains("{server_gid}") {
             // The program's output then shows the error.
-            true => self.server.gid(self.device).unwrap_or_else(|e| format!("no GID: {e:#}")),
+            true => self
+                .server
+                .gid(self.device)
+                .unwrap_or_else(|e| format!("cannot read the GID: {e:#}")),
             false => String::new(),
         };
         line.replace("{server}", &self.server.address)
@@ -532,7 +542,11 @@ impl Scene {
                     break;
                 }
                 if Instant::now() > end {
-                    bail!("the programs left behind in {}: {}", side.name, left.join(", "));
+                    bail!(
+                        "the programs left objects at the service of {}: {}",
+                        side.name,
+                        left.join(", ")
+                    );
                 }
                 std::thread::sleep(Duration::from_millis(10));
             }

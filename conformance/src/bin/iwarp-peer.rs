@@ -8,18 +8,18 @@ use std::time::Instant;
 use clap::Parser;
 use rdmux_conformance::iwarp::{ours::Hosts, rows};
 
-/// A scripted peer of iWARP against a process on the crate rdmux.
+/// Runs a scripted iWARP peer against a process that uses the crate rdmux.
 #[derive(Parser)]
 enum Cli {
-    /// Prints the names of all rows.
+    /// Print the names of the rows
     List {
-        /// Only the rows with this text
+        /// Select only rows that contain this text
         #[arg(long)]
         only: Option<String>,
     },
-    /// Runs the rows and prints a line for each, "pass" or "FAIL" in front.
+    /// Run the rows and print a line for each, which begins with "pass" or "FAIL"
     Run {
-        /// Only the rows with this text
+        /// Select only rows that contain this text
         #[arg(long)]
         only: Option<String>,
     },

@@ -9,46 +9,46 @@ use std::time::Instant;
 use clap::Parser;
 use rdmux_conformance::suite::{Check, Guest, Link, Siw, Wanted, send_datagram, take_the_wire};
 
-/// The conformance suite against the kernel's rdma_rxe, inside the guest of peer-vm.
+/// Runs the conformance suite against the kernel's rdma_rxe or siw, inside the guest of peer-vm.
 #[derive(Parser)]
 enum Cli {
-    /// Prints the names of all rows.
+    /// Print the names of the rows
     List {
         #[command(flatten)]
         choice: Choice,
-        /// Of the suite of iWARP
+        /// Print those of the iWARP suite
         #[arg(long)]
         iwarp: bool,
     },
-    /// Sends a management datagram to QP1.
+    /// Send a management datagram to QP1
     #[command(hide = true)]
     Datagram {
-        /// Where to
+        /// The destination
         to: Ipv6Addr,
-        /// With a wrong ICRC
+        /// Send a wrong ICRC
         #[arg(long)]
         wrong: bool,
     },
-    /// Runs the checks and prints a line for each row, "pass" or "FAIL" in front.
+    /// Run the checks and print a line for each row, which begins with "pass" or "FAIL"
     Run {
-        /// The folder of rdmux, verbs-peer and verbs_peer
+        /// Folder of the programs rdmux, verbs-peer and verbs_peer
         #[arg(long)]
         programs: PathBuf,
-        /// Where the output of every process is kept
+        /// Folder for the output of every process
         #[arg(long)]
         logs: PathBuf,
         #[command(flatten)]
         choice: Choice,
-        /// The suite of iWARP, against siw
+        /// Run the iWARP suite, against siw
         #[arg(long)]
         iwarp: bool,
-        /// How often each check is run, to find what fails rarely
+        /// Run each check N times, to find rare failures
         #[arg(long, value_name = "N", default_value_t = 1)]
         repeat: u32,
-        /// Per cent that the wire loses in the checks with loss, instead of the table's
+        /// Percentage of packets lost in the checks with loss, instead of the table's
         #[arg(long, value_name = "PERCENT")]
         loss: Option<u8>,
-        /// Without a second try for checks that fail: the kernel's side has races of its own
+        /// Do not retry checks that fail; by default each is retried once, because the kernel's side has races
         #[arg(long)]
         strict: bool,
     },
@@ -57,10 +57,10 @@ enum Cli {
 /// Which checks.
 #[derive(clap::Args)]
 struct Choice {
-    /// Only the checks that have a row with this text, brief or not
+    /// Select only checks with a row that contains this text, brief or not
     #[arg(long)]
     only: Option<String>,
-    /// Not the brief ones alone
+    /// Select all checks, not only the brief ones
     #[arg(long)]
     all: bool,
 }

@@ -7,23 +7,23 @@ use std::process::ExitCode;
 use clap::Parser;
 use rdmux_conformance::peer::{client, server};
 
-/// Every verb of RC, UC and UD between two programs that share only the wire.
+/// Tests every verb of RC, UC and UD between two programs that share only the wire.
 #[derive(Parser)]
 enum Cli {
-    /// Answers clients, one session after another.
+    /// Serve clients, one session after another
     Serve {
-        /// The address to serve on
+        /// The address to listen on
         address: IpAddr,
         /// The TCP port of the control connection
         port: u16,
     },
-    /// Runs tests against a server, a line each.
+    /// Run tests against a server and print a line for each
     Run {
         /// The server's address
         address: IpAddr,
-        /// Its port
+        /// The server's port
         port: u16,
-        /// Tests whose names begin so; all if none is given
+        /// Run only tests whose names begin with one of these; without it, run all
         tests: Vec<String>,
     },
 }

@@ -121,7 +121,11 @@ fn refused(hosts: &Hosts) -> Result<()> {
         wire.ended()?;
         let event = end.any_event()?;
         ensure!(event.kind() == EventKind::Rejected, "{:?}", event.kind());
-        ensure!(event.private_data() == THEIRS, "private data {:?}", event.private_data());
+        ensure!(
+            event.private_data() == THEIRS,
+            "the event has private data {:?}",
+            event.private_data()
+        );
     }
     Ok(())
 }
@@ -167,8 +171,10 @@ fn we_refuse(hosts: &Hosts) -> Result<()> {
         let mut wire = Wire::connect(listener.at)?;
         wire.send(&speaks.said(Kind::Request, Flags::default()).bytes())?;
         let event = listener.channel.next(Some(WAIT))?;
-        let mut event = event.ok_or_else(|| anyhow::anyhow!("no request"))?;
-        let id = event.take_id().ok_or_else(|| anyhow::anyhow!("a request without an id"))?;
+        let mut event =
+            event.ok_or_else(|| anyhow::anyhow!("no connection request arrived in time"))?;
+        let id =
+            event.take_id().ok_or_else(|| anyhow::anyhow!("the connection request has no id"))?;
         id.reject(OURS)?;
         let reply = wire.startup()?;
         ensure!(reply.flags.has(Flags::REJECT), "{reply:?}");
@@ -186,7 +192,7 @@ fn no_markers(hosts: &Hosts) -> Result<()> {
     let reply = wire.startup()?;
     ensure!(reply.flags.has(Flags::REJECT), "{reply:?}");
     wire.ended()?;
-    ensure!(listener.channel.try_next()?.is_none(), "the program heard of it");
+    ensure!(listener.channel.try_next()?.is_none(), "the program received an event");
     Ok(())
 }
 
@@ -200,7 +206,7 @@ fn depths(hosts: &Hosts, [ird, ord]: [u16; 2], fault: Option<Fault>) -> Result<(
     wire.agree(framing, framing);
     if let Some(fault) = fault {
         let told = wire.fault()?;
-        ensure!(told == fault, "terminated with {told}");
+        ensure!(told == fault, "the Terminate has the error {told}");
         let event = end.any_event()?;
         ensure!(event.kind() == EventKind::ConnectError, "{:?}", event.kind());
         return wire.ended();

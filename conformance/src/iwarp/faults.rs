@@ -266,7 +266,7 @@ fn bad_frame(
     let (mut wire, end) = connected(hosts, settings)?;
     act(&mut wire, &end)?;
     let told = wire.fault().context("waiting for the Terminate")?;
-    ensure!(told == fault, "terminated with {told}");
+    ensure!(told == fault, "the Terminate has the error {told}");
     wire.ended()?;
     drop(wire);
     end.event(EventKind::Disconnected)?;
@@ -378,7 +378,7 @@ fn bad_request(hosts: &Hosts, bytes: &[u8]) -> Result<()> {
     let mut wire = Wire::connect(listener.at)?;
     wire.send(bytes)?;
     wire.ended()?;
-    ensure!(listener.channel.try_next()?.is_none(), "the program heard of it");
+    ensure!(listener.channel.try_next()?.is_none(), "the program received an event");
     Ok(())
 }
 
@@ -389,7 +389,7 @@ fn bad_reply(hosts: &Hosts, bytes: &[u8]) -> Result<()> {
     wire.startup()?;
     wire.send(bytes)?;
     let told = wire.fault()?;
-    ensure!(told == Fault::MpaStartup, "terminated with {told}");
+    ensure!(told == Fault::MpaStartup, "the Terminate has the error {told}");
     wire.ended()?;
     let event = end.any_event()?;
     ensure!(event.kind() == EventKind::ConnectError, "{:?}", event.kind());
@@ -487,7 +487,7 @@ fn silence(hosts: &Hosts, bytes: &[u8]) -> Result<()> {
     let mut wire = Wire::connect(listener.at)?;
     wire.send(bytes)?;
     wire.ended()?;
-    ensure!(listener.channel.try_next()?.is_none(), "the program heard of it");
+    ensure!(listener.channel.try_next()?.is_none(), "the program received an event");
     Ok(())
 }
 

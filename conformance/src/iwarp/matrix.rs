@@ -240,7 +240,7 @@ pub(super) fn we_ask(
     match outcome {
         Outcome::Terminated(fault) => {
             let told = wire.fault()?;
-            ensure!(told == fault, "terminated with {told}");
+            ensure!(told == fault, "the Terminate has the error {told}");
             wire.ended()?;
             let event = end.any_event()?;
             ensure!(event.kind() == EventKind::ConnectError, "the event is {:?}", event.kind());
@@ -251,7 +251,11 @@ pub(super) fn we_ask(
                 wire.take_rtr(kind)?;
             }
             let event = end.event(EventKind::Established)?;
-            ensure!(event.private_data() == THEIRS, "private data {:?}", event.private_data());
+            ensure!(
+                event.private_data() == THEIRS,
+                "the event has private data {:?}",
+                event.private_data()
+            );
             ensure!(event.peer_to_peer() == Some(rtr.is_some()), "{:?}", event.peer_to_peer());
             if rtr.is_some() {
                 wire.send_message()?;

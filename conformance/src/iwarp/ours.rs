@@ -144,7 +144,7 @@ fn param() -> ConnParam {
 /// # Errors
 /// When there is none in time.
 pub fn next(channel: &EventChannel) -> Result<Event> {
-    channel.next(Some(WAIT))?.context("no event")
+    channel.next(Some(WAIT))?.context("no event arrived in time")
 }
 
 /// A listener.
@@ -163,9 +163,13 @@ impl Listener {
     /// When it cannot.
     pub fn accept(&self, context: &Context) -> Result<(End, Option<bool>)> {
         let mut request = next(&self.channel)?.expect(EventKind::ConnectRequest, "listen")?;
-        ensure!(request.private_data() == THEIRS, "private data {:?}", request.private_data());
+        ensure!(
+            request.private_data() == THEIRS,
+            "the request has private data {:?}",
+            request.private_data()
+        );
         let either = request.peer_to_peer();
-        let id = request.take_id().context("a request without an id")?;
+        let id = request.take_id().context("the connection request has no id")?;
         let end = End::new(context, id, self.channel.clone())?;
         end.id.accept(&param())?;
         Ok((end, either))
@@ -242,7 +246,7 @@ impl End {
     /// When there is one.
     pub fn no_event(&self) -> Result<()> {
         match self.channel.try_next()? {
-            Some(event) => bail!("{:?} came too early", event.kind()),
+            Some(event) => bail!("unexpected event {:?}", event.kind()),
             None => Ok(()),
         }
     }
@@ -265,7 +269,10 @@ impl End {
     pub fn receive(&self) -> Result<()> {
         let done = self.qp.recv_cq().wait_one(Some(WAIT))?;
         let len = usize::try_from(done.byte_len)?;
-        ensure!(is_message(&self.buffer.to_vec(GUARD..GUARD + len)), "another message");
+        ensure!(
+            is_message(&self.buffer.to_vec(GUARD..GUARD + len)),
+            "the received message differs"
+        );
         Ok(())
     }
 
@@ -275,7 +282,10 @@ impl End {
     /// When there is none in time.
     pub fn async_event(&self, context: &Context) -> Result<QpEvent> {
         loop {
-            match context.next_event(Some(WAIT))?.context("no asynchronous event")? {
+            match context
+                .next_event(Some(WAIT))?
+                .context("no asynchronous event arrived in time")?
+            {
                 AsyncEvent::Qp { qpn, event } if qpn == self.qp.qpn() => return Ok(event),
                 _ => {}
             }
@@ -287,7 +297,11 @@ impl End {
     /// # Errors
     /// When it is not.
     pub fn is_broken(&self) -> Result<()> {
-        ensure!(self.qp.state() == QpState::Err, "the queue pair is in {:?}", self.qp.state());
+        ensure!(
+            self.qp.state() == QpState::Err,
+            "the queue pair is in state {:?}, not Err",
+            self.qp.state()
+        );
         Ok(())
     }
 
@@ -305,7 +319,7 @@ impl End {
         );
         let untouched = |mr: &Mr| mr.to_vec(..).iter().all(|byte| *byte == UNTOUCHED);
         ensure!(untouched(&self.remote), "memory that a bad frame named was written");
-        ensure!(untouched(&self.read_only), "memory that may only be read was written");
+        ensure!(untouched(&self.read_only), "read-only memory was written");
         Ok(())
     }
 }

@@ -101,7 +101,7 @@ impl Wire {
                     return Self::new(tcp);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    ensure!(Instant::now() < until, "nobody connects");
+                    ensure!(Instant::now() < until, "no connection was made in time");
                     sleep(Duration::from_millis(1));
                 }
                 Err(e) => return Err(e.into()),
@@ -286,13 +286,21 @@ impl Wire {
         let mut message = Vec::new();
         loop {
             let (header, payload) = self.segment()?;
-            let Model::Untagged(untagged) = header.model else { bail!("{header}, not a Send") };
-            ensure!(header.opcode == Opcode::Send, "{header}, not a Send");
-            ensure!((untagged.qn, untagged.msn) == (0, msn), "{header}, not message {msn}");
-            ensure!(usize::try_from(untagged.mo)? == message.len(), "{header} at another offset");
+            let Model::Untagged(untagged) = header.model else {
+                bail!("received {header}, not a Send")
+            };
+            ensure!(header.opcode == Opcode::Send, "received {header}, not a Send");
+            ensure!(
+                (untagged.qn, untagged.msn) == (0, msn),
+                "received {header}, not message {msn}"
+            );
+            ensure!(
+                usize::try_from(untagged.mo)? == message.len(),
+                "received {header} at another offset"
+            );
             message.extend(payload);
             if untagged.last {
-                ensure!(is_message(&message), "another message");
+                ensure!(is_message(&message), "the received message differs");
                 return Ok(());
             }
         }
@@ -309,7 +317,7 @@ impl Wire {
             Rtr::Write => Opcode::Write,
             Rtr::Read => Opcode::ReadRequest,
         };
-        ensure!(header.opcode == opcode && header.last(), "{header} is not the {kind:?}");
+        ensure!(header.opcode == opcode && header.last(), "received {header}, not the {kind:?}");
         if kind != Rtr::Read {
             ensure!(payload.is_empty(), "the first frame carries {} bytes", payload.len());
             return Ok(());
@@ -338,7 +346,7 @@ impl Wire {
                 self.msn[1] += 1;
                 let (header, payload) = self.segment()?;
                 let right = header.opcode == Opcode::ReadResponse && payload.is_empty();
-                ensure!(right, "{header} is no answer to the Read");
+                ensure!(right, "received {header}, not the response to the Read");
             }
             Rtr::Write => {}
         }
@@ -363,13 +371,13 @@ impl Wire {
     /// # Errors
     /// When it does not.
     pub fn ended(&mut self) -> Result<()> {
-        ensure!(self.input.is_empty(), "{} bytes more", self.input.len());
+        ensure!(self.input.is_empty(), "received {} more bytes", self.input.len());
         let mut byte = [0];
         match self.read(&mut byte) {
             Ok(0) => Ok(()),
-            Ok(_) => bail!("a byte more: {:#04x}", byte[0]),
+            Ok(_) => bail!("received one more byte: {:#04x}", byte[0]),
             Err(e) if e.kind() == ErrorKind::ConnectionReset => Ok(()),
-            Err(e) => Err(e).context("the stream does not end"),
+            Err(e) => Err(e).context("the stream did not end in time"),
         }
     }
 }

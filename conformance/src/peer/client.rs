@@ -120,7 +120,7 @@ impl Session {
     pub(super) fn refused(&mut self, statuses: &[WcStatus]) -> Result<()> {
         let status = self.peer.completion()?.status;
         if status == WcStatus::RetryExcErr && self.ask("state")?.trim() == FAILED {
-            bail!("{LOST_ANSWER}: the server's queue pair failed, but its NAK did not come");
+            bail!("{LOST_ANSWER}: the server's queue pair failed, but its NAK did not arrive");
         }
         ensure!(statuses.contains(&status), "completed with {status:?}, not {statuses:?}");
         Ok(())
@@ -159,16 +159,16 @@ impl Session {
     pub(super) fn original(&self, value: u64) -> Result<()> {
         self.succeeds()?;
         let got = self.peer.mr.load(REGION);
-        ensure!(got == value, "the original was {got:x}, not {value:x}");
+        ensure!(got == value, "the atomic returned {got:x}, not {value:x}");
         Ok(())
     }
 }
 
 fn ask(control: &mut Control, line: &str) -> Result<String> {
     control.put(line)?;
-    let answer = control.get()?.context("the server is gone")?;
+    let answer = control.get()?.context("the server closed the control connection")?;
     match answer.strip_prefix("ok") {
         Some(rest) => Ok(rest.trim().to_owned()),
-        None => bail!("to {line:?} the server says {answer:?}"),
+        None => bail!("the server answered {line:?} with {answer:?}"),
     }
 }

@@ -57,16 +57,16 @@ fn handle(
     let mut words = Words::new(line);
     let what = words.word()?;
     if what == "open" {
-        ensure!(open.is_none(), "open already");
+        ensure!(open.is_none(), "the session is open already");
         let (peer, answer) = do_open(context, control, &mut words)?;
         *open = Some(Open { peer, window: None });
         return Ok(answer);
     }
-    let Some(Open { peer, window }) = open else { bail!("not open") };
+    let Some(Open { peer, window }) = open else { bail!("the session is not open") };
     match what {
         "recv" => {
             let len = words.size()?;
-            ensure!(len <= LOCAL, "no such room");
+            ensure!(len <= LOCAL, "the receive is longer than the local buffer");
             peer.post_recv(len)?;
             Ok(String::new())
         }
@@ -78,7 +78,10 @@ fn handle(
             Ok(answer)
         }
         "limit" => {
-            peer.srq.as_ref().context("no shared receive queue")?.set_limit(words.hex32()?)?;
+            peer.srq
+                .as_ref()
+                .context("the session has no shared receive queue")?
+                .set_limit(words.hex32()?)?;
             Ok(String::new())
         }
         "event" => do_event(context),
@@ -129,10 +132,13 @@ fn do_wait(peer: &Peer, seed: u32) -> Result<String> {
 /// Waits for the next asynchronous event except "communication established".
 fn do_event(context: &Context) -> Result<String> {
     loop {
-        match context.next_event(Some(Duration::from_secs(10)))?.context("no event")? {
+        match context
+            .next_event(Some(Duration::from_secs(10)))?
+            .context("no event arrived in time")?
+        {
             AsyncEvent::Qp { event: QpEvent::CommEst, .. } => {}
             AsyncEvent::SrqLimit => return Ok("f".into()), // as ibv_event_type has it
-            other => bail!("event {other:?}"),
+            other => bail!("unexpected event {other:?}"),
         }
     }
 }

@@ -296,7 +296,10 @@ fn background(s: &mut Session) -> Result<()> {
         s.post(SendWr::write(2, s.remote(0x4000)), 10000)?;
         s.succeeds()?;
     }
-    ensure!(start.elapsed() < Duration::from_secs(5), "it waited for the server's program");
+    ensure!(
+        start.elapsed() < Duration::from_secs(5),
+        "the request waited for the server's program"
+    );
     s.ask("check 4000 2710 f")?;
     Ok(())
 }

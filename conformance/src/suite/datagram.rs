@@ -30,6 +30,6 @@ pub(super) fn run(guest: &Guest, check: &Check) -> Result<()> {
     client.succeed(guest.timeout())?;
     server.succeed(guest.timeout())?;
     let kernel = if check.asks == Asks::Rdmux { server.output() } else { client.output() };
-    ensure!(kernel.contains("return status 0"), "udaddy does not say that it went well");
+    ensure!(kernel.contains("return status 0"), "udaddy did not report success");
     Ok(())
 }

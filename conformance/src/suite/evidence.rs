@@ -48,13 +48,13 @@ impl Watch {
         }
         self.noted = true;
         if let Err(e) = self.note(program) {
-            println!("     # the state of both sides is not known: {e:#}");
+            println!("     # cannot record the state of both sides: {e:#}");
         }
     }
 
     fn note(&self, program: &str) -> Result<()> {
         let mut file = File::options().append(true).create(true).open(&self.file)?;
-        writeln!(file, "{program} runs for {} s:", LONG.as_secs())?;
+        writeln!(file, "{program} has been running for {} s:", LONG.as_secs())?;
         for &(place, what) in STATE {
             let line = what.replace("RXE_PORT", RXE_PORT);
             writeln!(file, "$ {what}")?;

@@ -116,7 +116,7 @@ impl Guest {
         if let Some(capture) = capture {
             let file = self.logs.join(format!("{:03}.pcap", self.check.get()));
             if let Err(e) = capture.keep(&file) {
-                println!("     # no capture: {e:#}");
+                println!("     # cannot capture packets: {e:#}");
             }
         }
         for log in self.logs().into_iter().chain([self.state_file()]) {
@@ -254,7 +254,9 @@ impl Guest {
         }
         let json = status.output();
         let quoted = format!("\"{name}\"");
-        let (_, rest) = json.split_once(&quoted).with_context(|| format!("no counter {name}"))?;
+        let (_, rest) = json
+            .split_once(&quoted)
+            .with_context(|| format!("the service has no counter {name}"))?;
         let digits: String = rest
             .chars()
             .skip_while(|c| !c.is_ascii_digit())
@@ -311,7 +313,7 @@ pub(super) fn wait_for(
     let until = Instant::now() + timeout;
     while !there()? {
         if Instant::now() >= until {
-            bail!("gave up waiting for {what}");
+            bail!("timed out waiting for {what}");
         }
         sleep(GLANCE);
     }

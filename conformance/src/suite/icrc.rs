@@ -52,11 +52,11 @@ fn frames(guest: &Guest, check: &Check, taken: &mut Outcome) -> Result<()> {
     wait_for("frames of both sides and families", WAIT, || Ok(seen()?.is_some()))?;
     // The last ones may not be in the file yet, or not counted.
     let mut last = None;
-    let all = wait_for("the kernel to take all", WAIT / 4, || {
+    let all = wait_for("the kernel to accept all frames", WAIT / 4, || {
         last = seen()?;
         Ok(last.is_some_and(|(ours, taken)| ours == taken))
     });
-    *taken = all.with_context(|| format!("(sent, taken) is {last:?}"));
+    *taken = all.with_context(|| format!("(sent, accepted) is {last:?}"));
     Ok(())
 }
 
@@ -74,16 +74,16 @@ fn kernel_drops(guest: &Guest) -> Result<()> {
     let before = final_counts()?;
     guest.must(Place::Rdmux, "peer-suite", &["datagram", "--wrong", to])?;
     guest.must(Place::Rdmux, "peer-suite", &["datagram", to])?;
-    wait_for("the kernel to take a right datagram", WAIT, || Ok(taken_by_kernel()? > before))?;
+    wait_for("the kernel to accept a correct datagram", WAIT, || Ok(taken_by_kernel()? > before))?;
     let taken = final_counts()? - before;
-    ensure!(taken == 1, "of a wrong and a right datagram it took {taken}");
+    ensure!(taken == 1, "the kernel accepted {taken} of a wrong and a correct datagram");
     Ok(())
 }
 
 /// Returns the kernel's counter once it is stable, so that nothing is in flight any more.
 fn final_counts() -> Result<u64> {
     let (mut last, mut same) = (taken_by_kernel()?, 0);
-    wait_for("the wire to be quiet", WAIT, || {
+    wait_for("the kernel's counter to be stable", WAIT, || {
         let now = taken_by_kernel()?;
         same = if now == last { same + 1 } else { 0 };
         last = now;
@@ -98,7 +98,7 @@ fn we_drop(guest: &Guest) -> Result<()> {
     let counted = || guest.counter("service_drop_icrc");
     let before = counted()?;
     guest.must(Place::Kernel, "peer-suite", &["datagram", to])?;
-    ensure!(counted()? == before, "it dropped a right one");
+    ensure!(counted()? == before, "rdmux dropped a correct datagram");
     guest.must(Place::Kernel, "peer-suite", &["datagram", "--wrong", to])?;
     wait_for("the counter to rise", WAIT, || Ok(counted()? > before))
 }
@@ -116,7 +116,9 @@ pub fn send_datagram(to: Ipv6Addr, wrong: bool) -> Result<()> {
 
     let probe = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
     probe.connect((to, 4791))?;
-    let IpAddr::V6(src) = probe.local_addr()?.ip() else { return Err(anyhow!("not IPv6")) };
+    let IpAddr::V6(src) = probe.local_addr()?.ip() else {
+        return Err(anyhow!("the probe's address is not IPv6"));
+    };
     let socket = UdpSocket::bind((src, 0))?;
     let udp_len = u16::try_from(8 + packet.len() + Icrc::LEN)?;
     let src_port = socket.local_addr()?.port();

@@ -19,7 +19,7 @@ pub(super) fn run(guest: &Guest, check: &Check) -> Result<()> {
         match exchange(guest, check)? {
             End::Acknowledged => return Ok(()),
             End::Unacknowledged => println!(
-                "     # try {n} of {TRIES}: all arrived, then the wire lost an acknowledgement that \
+                "     # try {n} of {TRIES}: all messages arrived, then the wire lost an acknowledgement that \
                  the disconnected server does not repeat"
             ),
         }
@@ -60,13 +60,16 @@ fn exchange(guest: &Guest, check: &Check) -> Result<End> {
         let unanswered = client.output().contains("no answer from the peer after all retries");
         if unanswered && server.succeed(guest.timeout()).is_ok() {
             let all = server.output().contains("data transfers complete");
-            ensure!(all && server.output().contains("return status 0"), "the server misses some");
+            ensure!(
+                all && server.output().contains("return status 0"),
+                "the server did not receive all messages"
+            );
             return Ok(End::Unacknowledged);
         }
     }
     client_ended?;
     server.succeed(guest.timeout())?;
     let kernel = if check.asks == Asks::Rdmux { server.output() } else { client.output() };
-    ensure!(kernel.contains("return status 0"), "ucmatose does not say that it went well");
+    ensure!(kernel.contains("return status 0"), "ucmatose did not report success");
     Ok(End::Acknowledged)
 }

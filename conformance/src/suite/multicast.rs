@@ -65,6 +65,6 @@ fn exchange(guest: &Guest, check: &Check, igmp: &mut Outcome, wire: &mut Outcome
         dump.says(&format!("{group} to_in"), WAIT)
     })();
     let kernel = if check.asks == Asks::Rdmux { receiver.output() } else { sender.output() };
-    ensure!(kernel.contains("return status 0"), "mckey does not say that it went well");
+    ensure!(kernel.contains("return status 0"), "mckey did not report success");
     Ok(())
 }

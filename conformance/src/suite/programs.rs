@@ -150,7 +150,7 @@ pub(super) fn run(guest: &Guest, check: &Check, program: &Program) -> Result<()>
     ended(&mut server, guest.timeout())?;
     for (who, process) in [("server", &server), ("client", &client)] {
         let said = process.said();
-        ensure!(said.contains(program.proof), "the {who} does not say {:?}", program.proof);
+        ensure!(said.contains(program.proof), "the {who} does not print {:?}", program.proof);
     }
     Ok(())
 }
@@ -192,7 +192,7 @@ fn gid_index(guest: &Guest, at: Place, family: Family) -> Result<String> {
         Place::Kernel => index_in_sysfs(gid),
         Place::Rdmux => index_in_devinfo(gid, &guest.devinfo(devinfo)?),
     };
-    index.with_context(|| format!("no GID {gid}"))
+    index.with_context(|| format!("the device has no GID {gid}"))
 }
 
 /// Returns the output of `ibv_devinfo` for rdmux's device.
@@ -245,7 +245,7 @@ pub(super) fn cm_listens(guest: &Guest, server: &mut Process, at: Place, port: u
         return guest.kernel_listens(port);
     }
     let wanted = format!(":{port}\"");
-    server.until("a listener of ours", WAIT, |_| {
+    server.until("a listener of rdmux", WAIT, |_| {
         let args = ["host", "status", "default", "--json"];
         let mut status = guest.start(at, "rdmux", &args)?;
         if !status.finish(WAIT)?.success() {

@@ -27,7 +27,7 @@ pub(super) fn ping(guest: &Guest, check: &Check, size: u32) -> Result<()> {
         match exchange(guest, check, size)? {
             End::Heard => return Ok(()),
             End::Lost => println!(
-                "     # try {n} of {TRIES}: all pings were right, then the wire lost the only DREQ \
+                "     # try {n} of {TRIES}: all pings succeeded, then the wire lost the only DREQ \
                  that the kernel sends"
             ),
         }
@@ -120,11 +120,11 @@ pub(super) fn refused(guest: &Guest, check: &Check) -> Result<()> {
     };
     let status = client.finish(guest.timeout())?;
     let said = client.output();
-    ensure!(!status.success(), "it succeeded");
+    ensure!(!status.success(), "the client succeeded although nothing listens");
     let told = match check.asks {
         Asks::Kernel => said.contains("RDMA_CM_EVENT_REJECTED, error 8"),
         Asks::Rdmux => said.contains("reason 8"),
     };
-    ensure!(told, "not told that it was rejected with reason 8: {}", said.trim());
+    ensure!(told, "the client did not report a rejection with reason 8: {}", said.trim());
     Ok(())
 }

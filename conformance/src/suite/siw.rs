@@ -220,7 +220,7 @@ impl Siw {
         for (who, process) in [("server", &server), ("client", &client)] {
             ensure!(
                 process.said().contains(program.proof),
-                "the {who} does not say {:?}",
+                "the {who} does not print {:?}",
                 program.proof
             );
         }

@@ -49,12 +49,12 @@ fn outcome(result: &Result<Said>, test: &str) -> Outcome {
     if said.lines().any(|l| l.strip_prefix("ok ") == Some(test)) {
         let any_failed = said.lines().any(|l| l.starts_with("FAILED "));
         let code = ended.as_ref().ok().and_then(ExitStatus::code);
-        ensure!(code == Some(any_failed.into()), "it passed, but the client {how}");
+        ensure!(code == Some(any_failed.into()), "the test passed, but the client {how}");
         return Ok(());
     }
     let failed = format!("FAILED {test}: ");
     let why = said.lines().find_map(|l| l.strip_prefix(&failed));
-    Err(why.map_or_else(|| anyhow!("no result; the client {how}"), |w| anyhow!("{w}")))
+    Err(why.map_or_else(|| anyhow!("the test has no result; the client {how}"), |w| anyhow!("{w}")))
 }
 
 fn converse(guest: &Guest, check: &Check, tests: &[&str]) -> Result<Said> {
@@ -97,11 +97,11 @@ mod tests {
         assert_eq!(e, "no completion");
         for (text, status) in [(good, FAILURE), (good, SIGSEGV), (bad, 0), (bad, SIGSEGV)] {
             let e = outcome(&said(text, status), "rc/send").unwrap_err().to_string();
-            assert!(e.starts_with("it passed, but the client ended with "), "{e}");
+            assert!(e.starts_with("the test passed, but the client ended with "), "{e}");
         }
         let endless = Ok((good.to_owned(), Err(anyhow!("verbs-peer did not end"))));
         assert!(outcome(&endless, "rc/send").is_err());
         let e = outcome(&said(good, 0), "rc/write").unwrap_err().to_string();
-        assert_eq!(e, "no result; the client ended with exit status: 0");
+        assert_eq!(e, "the test has no result; the client ended with exit status: 0");
     }
 }

@@ -79,7 +79,7 @@ impl BringUp {
         opensm.subnet_is_up(1)?;
         if let Some(engine) = self.engine {
             let says = format!("{engine} tables configured on all switches");
-            ensure!(opensm.said(&says) > 0, "another engine than {engine} made the tables");
+            ensure!(opensm.said(&says) > 0, "the tables were not computed by the engine {engine}");
         }
         let shown = ground.show()?;
         all_is_active(&shown)?;
@@ -87,7 +87,7 @@ impl BringUp {
         let ways = ground.ways_are_whole()?;
         // Routes of these engines never go up again after they went down, so that no packet gets from one root of a tree to another.
         let up_down = matches!(self.engine, Some("updn" | "ftree"));
-        ensure!(up_down || ways.lost == 0, "no way from switch to switch: {ways:?}");
+        ensure!(up_down || ways.lost == 0, "some switches have no route to each other: {ways:?}");
         match self.extra {
             Extra::Nothing => {}
             Extra::Qos => qos_is_set(ground, &shown)?,
@@ -153,9 +153,9 @@ pub(super) fn all_is_active(shown: &Snapshot) -> Result<()> {
     for link in &shown.links {
         ensure!(link.up, "a link is down: {link:?}");
         for (node, number) in [link.a, link.b] {
-            let node = shown.nodes.get(node as usize).context("a cable to nowhere")?;
+            let node = shown.nodes.get(node as usize).context("a cable has no far end")?;
             let port = node.ports.iter().find(|port| port.number == number);
-            let state = port.context("a cable to no port")?.state;
+            let state = port.context("a cable ends at no port")?.state;
             ensure!(state == ACTIVE, "port {number} of {} is in state {state}", node.id);
         }
     }
@@ -200,7 +200,7 @@ fn partitions_are_set(ground: &Ground, shown: &Snapshot) -> Result<()> {
             _ => None,
         };
         let expected: Vec<u16> = std::iter::once(0xffff).chain(lab).collect();
-        ensure!(table == expected, "{} has the P_Keys {table:04x?}, not {expected:04x?}", node.id);
+        ensure!(table == expected, "{} has P_Keys {table:04x?}, not {expected:04x?}", node.id);
     }
     Ok(())
 }

@@ -92,12 +92,15 @@ pub(crate) fn by_tshark(ground: &Ground) -> Result<()> {
     let known: BTreeSet<u16> = lids.iter().map(|lid| lid.0).collect();
     let data = fields.iter().filter(|f| f.class.is_none());
     for f in data {
-        ensure!(known.contains(&f.slid) && known.contains(&f.dlid), "{f:?} is of other ports");
+        ensure!(
+            known.contains(&f.slid) && known.contains(&f.dlid),
+            "{f:?} has LIDs of other ports"
+        );
     }
     let on_one = fields.iter().filter(|f| f.class.is_none() && f.slid == f.dlid).count();
-    ensure!(on_one > 0, "nothing between programs of one host was captured");
+    ensure!(on_one > 0, "no packet between programs of one host was captured");
     let global = |grh| fields.iter().filter(|f| f.class.is_none() && f.has_grh == grh).count();
-    ensure!(global(true) > 0 && global(false) > 0, "all with a GRH, or none");
+    ensure!(global(true) > 0 && global(false) > 0, "either all packets have a GRH, or none has");
     for class in CLASSES {
         let there = fields.iter().any(|f| f.class == Some(*class));
         ensure!(there, "no datagram of management class {class:#04x} was captured");
@@ -135,9 +138,9 @@ fn tshark(args: &[&str]) -> Result<String> {
 fn nothing_is_malformed(file: &str) -> Result<()> {
     let filter = "_ws.malformed || _ws.short || _ws.expert.severity >= 8388608";
     let bad = tshark(&["-r", file, "-Y", filter, "-V"])?;
-    ensure!(bad.is_empty(), "tshark finds something malformed: {bad}");
+    ensure!(bad.is_empty(), "tshark reports malformed packets: {bad}");
     let others = tshark(&["-r", file, "-Y", "!infiniband"])?;
-    ensure!(others.is_empty(), "tshark does not take this for InfiniBand: {others}");
+    ensure!(others.is_empty(), "tshark does not recognise these packets as InfiniBand: {others}");
     Ok(())
 }
 

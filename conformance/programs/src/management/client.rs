@@ -75,7 +75,7 @@ impl Client {
         let got = self.receive()?;
         ensure!(got.status == 0, "the manager did not answer: status {}", got.status);
         let mad = SaMad::parse(&got.data)?;
-        ensure!(mad.header.status == 0, "the manager refuses: {mad}");
+        ensure!(mad.header.status == 0, "the manager refused the request: {mad}");
         Ok(got.data)
     }
 
@@ -105,7 +105,7 @@ pub(super) fn ask_port(ground: &Ground, lid: Lid, smp: &Smp) -> Result<Smp> {
     let got = receive(&file)?;
     ensure!(got.status == 0, "LID {lid} did not answer: status {}", got.status);
     let answer = Smp::parse(&got.data)?;
-    ensure!(answer.header.status == 0, "LID {lid} refuses: {answer:?}");
+    ensure!(answer.header.status == 0, "LID {lid} refused the request: {answer:?}");
     Ok(answer)
 }
 
@@ -117,7 +117,7 @@ fn receive(file: &MadFile) -> Result<UserMad> {
             return Ok(mad);
         }
         let left = end.saturating_duration_since(Instant::now());
-        ensure!(!left.is_zero(), "nothing has come");
+        ensure!(!left.is_zero(), "no datagram arrived in time");
         let mut fds = [PollFd::new(file, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::try_from(left)?))?;
     }

@@ -68,9 +68,15 @@ pub(crate) fn is_counted(ground: &Ground) -> Result<()> {
     for ((before, after), (node, port, at)) in before.iter().zip(&after).zip(ways) {
         let grown = after[at] - before[at];
         let name = &node.description;
-        ensure!((data..most).contains(&grown), "port {port} of {name}: {grown} words of {data}");
+        ensure!(
+            (data..most).contains(&grown),
+            "port {port} of {name} counted {grown} words for {data}"
+        );
         let packets = after[at + 1] - before[at + 1];
-        ensure!(packets >= MESSAGES * SIZE / 4096, "port {port} of {name}: {packets} packets");
+        ensure!(
+            packets >= MESSAGES * SIZE / 4096,
+            "port {port} of {name} counted only {packets} packets"
+        );
     }
     // The host soon shows at least as much for its port.
     let file = "/sys/class/infiniband/rdmux_ib0/ports/1/counters/port_xmit_data";
@@ -96,10 +102,14 @@ pub(crate) fn fabric_is_killed(ground: &Ground) -> Result<()> {
     }
     // Its packets are lost, until the queue pair's retries are exhausted.
     let status = client.finish(TIMEOUT)?;
-    ensure!(!status.success(), "the client ended well");
+    ensure!(!status.success(), "the client succeeded although the fabric was killed");
     // IBV_WC_RETRY_EXC_ERR
     ensure!(client.output().contains("Failed status 12"), "{}", client.output());
-    ensure!(killed.elapsed() < Duration::from_secs(90), "it took {:?}", killed.elapsed());
+    ensure!(
+        killed.elapsed() < Duration::from_secs(90),
+        "the client took {:?} to fail",
+        killed.elapsed()
+    );
     server.finish(TIMEOUT)?;
     ground.rdmux(&["fabric", "up"])?;
     for host in HOSTS {

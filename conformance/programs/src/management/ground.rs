@@ -118,7 +118,7 @@ impl Ground {
 
     /// Returns the manager that rows share.
     pub(super) fn managed_by(&self) -> Result<ManagedBy> {
-        self.managed.context("no manager that rows share")
+        self.managed.context("there is no shared subnet manager")
     }
 
     /// Returns the node with the manager that rows share.
@@ -196,7 +196,7 @@ impl Ground {
     pub(super) fn refused(&self, line: &str) -> Result<String> {
         let mut process = self.next(HOSTS[1], line)?;
         let status = process.finish(TIMEOUT)?;
-        ensure!(!status.success(), "{line} ended well");
+        ensure!(!status.success(), "{line} succeeded; it should have failed");
         Ok(process.output())
     }
 
@@ -300,8 +300,8 @@ impl Ground {
     pub(super) fn ways_are_whole(&self) -> Result<Check> {
         let out = self.on(HOSTS[0]).args(["fabric", "route", "--json"]).output()?;
         let check: Check = serde_json::from_slice(&out.stdout).context("rdmux fabric route")?;
-        ensure!(check.is_whole(), "ways are missing: {check:?}");
-        ensure!(out.status.success(), "rdmux fabric route failed, but says {check:?}");
+        ensure!(check.is_whole(), "routes are missing: {check:?}");
+        ensure!(out.status.success(), "rdmux fabric route failed, but reports {check:?}");
         Ok(check)
     }
 
@@ -309,7 +309,7 @@ impl Ground {
     pub(super) fn until(&self, what: &str, mut there: impl FnMut() -> Result<bool>) -> Result<()> {
         let end = Instant::now() + TIMEOUT;
         while !there()? {
-            ensure!(Instant::now() < end, "it was never {what}");
+            ensure!(Instant::now() < end, "timed out: not {what}");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         Ok(())
@@ -347,7 +347,7 @@ impl Drop for Ground {
 
 /// Parses a topology that a program or the fabric wrote.
 pub(super) fn parse(text: &str) -> Result<Topology> {
-    Topology::parse(text).map_err(|e| anyhow::anyhow!("a topology that cannot be read: {e}"))
+    Topology::parse(text).map_err(|e| anyhow::anyhow!("cannot parse the topology: {e}"))
 }
 
 /// Queries of a snapshot.

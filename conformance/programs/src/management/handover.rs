@@ -246,7 +246,7 @@ fn woken(ground: &Ground) -> Result<()> {
     ours_is_master(ground, 7)?;
     // As the master it ignores a DISCOVER signal. Then it gets a handover.
     let refused = opensm.said("OSM_SM_SIGNAL_DISCOVER in state MASTER");
-    ensure!(refused > 0, "OpenSM does not say that it refuses to discover");
+    ensure!(refused > 0, "OpenSM's log does not contain that it refuses to discover");
     opensm.end()
 }
 
@@ -298,7 +298,7 @@ fn is_master(
         format!("priority {priority} state 3 SMINFO_MASTER"),
     ];
     for text in &expected {
-        ensure!(said.contains(text), "sminfo does not say {text:?}: {said}");
+        ensure!(said.contains(text), "sminfo does not print {text:?}: {said}");
     }
     ensure!(ground::own_port(master)?.is_sm, "the master's port has no IsSM bit");
     Ok(())

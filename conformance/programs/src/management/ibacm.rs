@@ -64,7 +64,10 @@ fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
         let (slid, dlid) = (lids[n], lids[1 - n]);
         let line = format!("ib_acme -f i -s {own} -d {other} -v");
         let said = ask(ground, host, &format!("{host}-acme"), &line)?;
-        ensure!(said.contains("SA verification: success"), "{host} says {said}");
+        ensure!(
+            said.contains("SA verification: success"),
+            "on {host}, the path was not verified: {said}"
+        );
         for field in [format!("slid: {}", slid.0), format!("dlid: {}", dlid.0)] {
             ensure!(said.lines().any(|line| line.trim() == field), "no {field} in {said}");
         }
@@ -72,7 +75,7 @@ fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
         let said = ask(ground, host, &format!("{host}-again"), &format!("{line} -c"))?;
         ensure!(
             said.contains("SA verification: success"),
-            "{host} does not know it any more: {said}"
+            "on {host}, the path is not cached: {said}"
         );
     }
     Ok(())

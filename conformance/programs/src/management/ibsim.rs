@@ -45,7 +45,7 @@ pub(crate) fn same_file(ground: &Ground) -> Result<()> {
         Ok(Included { name: file.0.to_owned(), text: file.1.to_owned() })
     };
     let topology = Topology::parse_with(FILES[0].1, &mut open)
-        .map_err(|e| anyhow::anyhow!("a file that ibsim reads: {e}"))?;
+        .map_err(|e| anyhow::anyhow!("cannot parse a file that ibsim reads: {e}"))?;
     let file = dir.join(FILES[0].0);
     let file = file.to_str().context("a path")?;
     let fabric = ["--fabric", "racks"];

@@ -39,11 +39,14 @@ pub(crate) fn finds_the_route(ground: &Ground) -> Result<()> {
     let found = ground.said_on(HOSTS[1], &format!("{} {LIBRARY} {own}", program.display()))?;
     let route = found.lines().find_map(|line| line.split_once(" route ")).map(|(_, route)| route);
     let route = bytes(route.with_context(|| format!("no route in {found:?}"))?)?;
-    let (flags, record) = route.split_at_checked(8).context("a route without a record")?;
-    ensure!(flags[..4] == FLAGS.to_ne_bytes(), "flags {flags:02x?}");
-    let record: [u8; LEN] = record.try_into().context("a route of another length")?;
+    let (flags, record) = route.split_at_checked(8).context("the route has no record")?;
+    ensure!(flags[..4] == FLAGS.to_ne_bytes(), "the route has flags {flags:02x?}");
+    let record: [u8; LEN] = record.try_into().context("the route has another length")?;
     let told = administration_says(ground, &PathRecord::from_bytes(&record))?;
-    ensure!(record == told, "{other} is told {record:02x?}, and administration says {told:02x?}");
+    ensure!(
+        record == told,
+        "the path to {other} is {record:02x?}; subnet administration returns {told:02x?}"
+    );
     Ok(())
 }
 
@@ -80,7 +83,7 @@ fn administration_says(ground: &Ground, path: &PathRecord) -> Result<[u8; LEN]> 
     let mut client = Client::open(ground)?;
     let answer = client.ask(Method::GET, PathRecord::ATTR_ID, &ends.to_bytes(), mask.bits())?;
     let answer = SaMad::parse(&answer)?;
-    answer.data.get(..LEN).and_then(|data| data.try_into().ok()).context("a short answer")
+    answer.data.get(..LEN).and_then(|data| data.try_into().ok()).context("the answer is too short")
 }
 
 fn bytes(hex: &str) -> Result<Vec<u8>> {

@@ -43,14 +43,20 @@ pub(crate) fn while_up(ground: &Ground) -> Result<()> {
         found("ff12:401b:8010::ffff:ffff"),
         "the group of a new partition is missing: {groups}"
     );
-    ensure!(!found("ff12:401b:8020::ffff:ffff"), "a group of no partition is left: {groups}");
+    ensure!(
+        !found("ff12:401b:8020::ffff:ffff"),
+        "the group of a removed partition still exists: {groups}"
+    );
     let Err(refused) = change("Default=0x7fff: ALL;\nLab=0x20, mtu=9: ALL;") else {
-        anyhow::bail!("a wrong file is taken");
+        anyhow::bail!("an invalid file was accepted");
     };
     let says = format!("{name}: line 2, at `9`: ");
-    ensure!(format!("{refused:#}").contains(&says), "the error does not say where: {refused:#}");
+    ensure!(
+        format!("{refused:#}").contains(&says),
+        "the error does not name the place: {refused:#}"
+    );
     has(one, &[0xffff, 0x0020, 0x8010])?;
     let kept = ground.status()?.manager.context("a manager")?.partitions;
-    ensure!(kept.as_deref() == Some(name), "the partitions are of {kept:?}");
+    ensure!(kept.as_deref() == Some(name), "the fabric's partitions are from {kept:?}");
     Ok(())
 }

@@ -91,14 +91,14 @@ fn is_master(ground: &Ground, which: usize, priority: u8) -> Result<()> {
     let expected =
         [format!("sm lid {} ", lid.0), guid, format!("priority {priority} state 3 SMINFO_MASTER")];
     for text in &expected {
-        ensure!(said.contains(text), "sminfo does not say {text:?}: {said}");
+        ensure!(said.contains(text), "sminfo does not print {text:?}: {said}");
     }
     for node in shown.adapters() {
         let info = ground.said(&format!("smpquery portinfo {} 1", ground::lid(node)?.0))?;
         let manager = super::diags::field(&info, "SMLid")?;
         ensure!(
             manager == lid.0.to_string(),
-            "{} has {manager} for its manager, not {}",
+            "{} has the manager's LID {manager}, not {}",
             node.id,
             lid.0
         );

@@ -51,7 +51,7 @@ fn ports(node: &NodeView) -> Result<[(u64, u16); 2]> {
         Some((node.guid.0 + u64::from(number), port.lid.0))
     });
     let [one, two] = ports;
-    Ok([one.context("no port 1")?, two.context("no port 2")?])
+    Ok([one.context("the adapter has no port 1")?, two.context("the adapter has no port 2")?])
 }
 
 /// Returns the part of ibstat's output about a port.
@@ -73,7 +73,7 @@ fn is_seen(ground: &Ground) -> Result<()> {
         Ok(all_is_active(&ground.show()?).is_ok() && state(ground, 2)? == "Active")
     })?;
     let ways = ground.ways_are_whole()?;
-    ensure!(ways.lost == 0, "no way: {ways:?}");
+    ensure!(ways.lost == 0, "routes are missing: {ways:?}");
     let [one, two] = ports(&node(ground)?)?;
     ensure!(one.1 != two.1, "both ports have LID {}", one.1);
     let whole = ground.said_on(BOTH, "ibstat")?;
@@ -86,10 +86,13 @@ fn is_seen(ground: &Ground) -> Result<()> {
             ("Port GUID", format!("{guid:#018x}")),
         ] {
             let found = field(&said, name)?;
-            ensure!(found == value, "port {number}: ibstat says {found} for {name}, not {value}");
+            ensure!(found == value, "port {number}: ibstat prints {found} for {name}, not {value}");
         }
         let own = ground.said_on(BOTH, &format!("ibaddr -P {number}"))?;
-        ensure!(own.contains(&format!("LID start {lid:#x} ")), "port {number}: {own}");
+        ensure!(
+            own.contains(&format!("LID start {lid:#x} ")),
+            "port {number}: ibaddr does not print its LID: {own}"
+        );
         ground.said_on(BOTH, &format!("sminfo -P {number}"))?;
         // From this port to the other one, whose agent reports the ingress port of the request.
         let other = if number == 1 { two } else { one };
@@ -101,11 +104,14 @@ fn is_seen(ground: &Ground) -> Result<()> {
             ("LocalPort", (3 - number).to_string()),
         ] {
             let found = field(&info, name)?;
-            ensure!(found == value, "{line} says {found} for {name}, not {value}");
+            ensure!(found == value, "{line} prints {found} for {name}, not {value}");
         }
     }
     let devinfo = ground.said_on(BOTH, "ibv_devinfo")?;
-    ensure!(devinfo.matches("PORT_ACTIVE").count() == 2, "ibv_devinfo: {devinfo}");
+    ensure!(
+        devinfo.matches("PORT_ACTIVE").count() == 2,
+        "ibv_devinfo does not print two active ports: {devinfo}"
+    );
     Ok(())
 }
 

@@ -107,10 +107,10 @@ impl Side {
             Self { name, address, address4, gid_index: 0, work, runtime, wire: None, enter };
         let up = [&["host", "up", &side.name], options].concat();
         side.rdmux(&up).with_context(|| format!("host {}", side.name))?;
-        let first = side.gids()?.into_iter().next().context("a host without an address")?;
+        let first = side.gids()?.into_iter().next().context("the host has no address")?;
         (side.address, side.gid_index) = first;
         let v4 = side.gids()?.into_iter().find(|(a, _)| a.parse::<Ipv4Addr>().is_ok());
-        side.address4 = v4.context("a host without an IPv4 address")?.0;
+        side.address4 = v4.context("the host has no IPv4 address")?.0;
         Ok(side)
     }
 
@@ -137,7 +137,8 @@ impl Side {
     pub(super) fn at(&self, address: &str) -> Result<Self> {
         let gids = self.gids()?;
         let found = gids.into_iter().find(|(a, _)| a == address);
-        let (address, gid_index) = found.with_context(|| format!("no GID for {address}"))?;
+        let (address, gid_index) =
+            found.with_context(|| format!("the host has no GID for {address}"))?;
         Ok(Self { address, gid_index, ..self.clone() })
     }
 
@@ -145,7 +146,8 @@ impl Side {
     fn gids(&self) -> Result<Vec<(String, u64)>> {
         let devices: Value =
             serde_json::from_str(&self.rdmux(&["devices", "--device", "roce", "--json"])?)?;
-        let table = devices[0]["ports"][0]["gids"].as_array().context("no GID table")?;
+        let table =
+            devices[0]["ports"][0]["gids"].as_array().context("the device has no GID table")?;
         let entry = |g: &Value| Some((g["address"].as_str()?.to_owned(), g["index"].as_u64()?));
         Ok(table.iter().filter_map(entry).collect())
     }
@@ -157,7 +159,7 @@ impl Side {
     pub(super) fn is_active(&self, kind: &str) -> Result<bool> {
         let devices: Value =
             serde_json::from_str(&self.rdmux(&["devices", "--device", kind, "--json"])?)?;
-        let ports = devices[0]["ports"].as_array().context("a device without ports")?;
+        let ports = devices[0]["ports"].as_array().context("the device has no ports")?;
         Ok(ports.iter().all(|port| port["state"] == "active"))
     }
 
@@ -177,7 +179,7 @@ impl Side {
         let devices: Value =
             serde_json::from_str(&self.rdmux(&["devices", "--device", "ib", "--json"])?)?;
         let gid = devices[0]["ports"][0]["gids"][0]["gid"].as_str();
-        Ok(gid.context("a port without a GID")?.to_owned())
+        Ok(gid.context("the port has no GID")?.to_owned())
     }
 
     /// Returns the status that its service reports.

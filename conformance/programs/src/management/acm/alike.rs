@@ -57,7 +57,10 @@ pub(crate) fn by_files(ground: &Ground) -> Result<()> {
             }
             let asked = Counters::of(ground, name)?.since(before);
             let queries = (asked.address_queries, asked.route_queries);
-            ensure!(queries == (0, 0), "what files say was asked for: {asked:?}");
+            ensure!(
+                queries == (0, 0),
+                "the service sent queries for preloaded addresses or routes: {asked:?}"
+            );
             Ok(said)
         };
         alike(|whose| {
@@ -164,10 +167,10 @@ fn all(ground: &Ground, place: &str, lines: &[String]) -> Result<Vec<Said>> {
 
 /// Checks that the output with Debian's service is that with rdmux's.
 fn alike(said_of: impl Fn(Whose) -> Result<Vec<Said>>) -> Result<()> {
-    let of = |whose| said_of(whose).with_context(|| format!("the service is {whose:?}"));
+    let of = |whose| said_of(whose).with_context(|| format!("with the {whose:?} service"));
     let (theirs, ours) = (of(Whose::Debian)?, of(Whose::Ours)?);
     for (theirs, ours) in theirs.iter().zip(&ours) {
-        ensure!(theirs == ours, "{theirs:?} of Debian's service, {ours:?} of ours");
+        ensure!(theirs == ours, "Debian's service gives {theirs:?}, rdmux's {ours:?}");
     }
     Ok(())
 }

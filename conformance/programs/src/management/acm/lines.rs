@@ -71,6 +71,6 @@ pub(crate) fn of_nobody(ground: &Ground) -> Result<()> {
     let theirs = ground.ends_with(2, &format!("{THEIR_TOOL} -S /nowhere -d 1"))?;
     let ours = Whose::Ours.tool(ground);
     let ours = ground.ends_with(2, &format!("{ours} -S /nowhere -d 1"))?;
-    ensure!(theirs == ours, "{theirs:?} by Debian's, {ours:?} by ours");
+    ensure!(theirs == ours, "Debian's ib_acme prints {theirs:?}, rdmux's {ours:?}");
     Ok(())
 }

@@ -30,7 +30,7 @@ fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
         for from in [first, 1 - first] {
             resolves(ground, from, from == first).with_context(|| {
                 let whose = services[from].1;
-                format!("route_prot {protocol}, asked of the service that is {whose:?}")
+                format!("route_prot {protocol}, requested from the {whose:?} service")
             })?;
         }
     }
@@ -48,7 +48,7 @@ pub(crate) fn by_ports(ground: &Ground) -> Result<()> {
         let _services = [serve(0, Whose::Debian)?, serve(1, Whose::Ours)?];
         for from in [1, 0] {
             resolves_ports(ground, from)
-                .with_context(|| format!("route_prot {protocol}, asked of {}", HOSTS[from]))?;
+                .with_context(|| format!("route_prot {protocol}, requested on {}", HOSTS[from]))?;
         }
     }
     Ok(())
@@ -68,7 +68,10 @@ fn resolves_ports(ground: &Ground, from: usize) -> Result<()> {
         let before = Counters::of(ground, host)?;
         ground.said_on(host, &resolve)?;
         let asked = Counters::of(ground, host)?.since(before);
-        ensure!((asked.resolves, asked.route_queries) == (1, 1), "{words}: {asked:?}");
+        ensure!(
+            (asked.resolves, asked.route_queries) == (1, 1),
+            "{words}: not one resolve and one route query: {asked:?}"
+        );
         is_verified(&ground.said_on(host, &format!("{resolve} -v"))?, lids)?;
     }
     Ok(())
@@ -95,14 +98,20 @@ fn resolves(ground: &Ground, from: usize, is_first: bool) -> Result<()> {
         ground.said_on(host, &resolve)?;
         let known = Counters::of(ground, host)?;
         let first = known.since(before);
-        ensure!(first.resolves == 1, "{words}: {first:?}");
+        ensure!(first.resolves == 1, "{words}: not one resolve: {first:?}");
         if is_first && n == 0 {
-            ensure!(first.address_queries == 1, "{words} was known before: {first:?}");
+            ensure!(
+                first.address_queries == 1,
+                "{words}: the first resolve sent no address query: {first:?}"
+            );
         }
         ground.said_on(host, &format!("{resolve} -c"))?;
         let second = Counters::of(ground, host)?.since(known);
         let asked = (second.address_queries, second.route_queries);
-        ensure!(second.resolves == 1 && asked == (0, 0), "{words} again: {second:?}");
+        ensure!(
+            second.resolves == 1 && asked == (0, 0),
+            "{words}: the second resolve was not answered from the cache: {second:?}"
+        );
         is_verified(&ground.said_on(host, &format!("{resolve} -v"))?, lids)?;
     }
     Ok(())

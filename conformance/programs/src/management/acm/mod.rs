@@ -116,7 +116,7 @@ fn said_by_both(ground: &Ground, place: &str, words: &str) -> Result<Said> {
         Ok::<Said, anyhow::Error>((status.code(), process.printed()))
     };
     let (theirs, ours) = (said(Whose::Debian)?, said(Whose::Ours)?);
-    ensure!(theirs == ours, "ib_acme {words}: {theirs:?} by Debian's, {ours:?} by ours");
+    ensure!(theirs == ours, "ib_acme {words}: Debian's prints {theirs:?}, rdmux's {ours:?}");
     Ok(theirs)
 }
 

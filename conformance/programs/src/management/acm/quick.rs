@@ -21,7 +21,7 @@ pub(crate) fn start(ground: &Ground) -> Result<()> {
         ground.said_on(host, &format!("{config} {tool} -A -O"))?;
         // It daemonises once it listens.
         ground.said_on(host, &format!("{config} {}", Whose::Ours.service(ground)))?;
-        ensure!(socket(ground, host).exists(), "the service of {host} is not there");
+        ensure!(socket(ground, host).exists(), "the ACM service of {host} does not listen");
     }
     let outcome = resolves(ground, &tool);
     // The services are daemons, and must be stopped explicitly.
@@ -39,11 +39,11 @@ fn resolves(ground: &Ground, tool: &str) -> Result<()> {
     ping(ground)?;
     let asked = Counters::of(ground, a)?;
     let first = asked.since(before);
-    ensure!(first.resolves >= 1, "the connection manager has not asked: {first:?}");
+    ensure!(first.resolves >= 1, "the connection manager did not query the service: {first:?}");
     ping(ground)?;
     let second = Counters::of(ground, a)?.since(asked);
     let queries = (second.address_queries, second.route_queries);
-    ensure!(queries == (0, 0), "it is known, and was asked for again: {second:?}");
+    ensure!(queries == (0, 0), "a cached path was requested again: {second:?}");
     Ok(())
 }
 
@@ -61,7 +61,7 @@ fn ping(ground: &Ground) -> Result<()> {
         client = Some(it);
         Ok(status.success())
     })?;
-    let said = client.as_ref().map(Process::printed).context("no client")?;
+    let said = client.as_ref().map(Process::printed).context("the service lists no client")?;
     ensure!(said.matches("rdma-ping-").count() == 3, "rping says {said:?}");
     server.kill(TIMEOUT)
 }

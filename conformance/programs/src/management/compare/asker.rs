@@ -62,7 +62,7 @@ impl Asker {
             let Some(index) = outstanding.remove(&u32::from_be_bytes(low)) else { continue };
             let answered = came.status == 0;
             lost += usize::from(!answered && !questions[index].silent);
-            ensure!(lost <= LOST, "administration does not answer any more: {}", questions[index]);
+            ensure!(lost <= LOST, "subnet administration no longer answers: {}", questions[index]);
             answers[index] =
                 Some(if answered { Answer::parse(&came.data)? } else { Answer::Silence });
         }

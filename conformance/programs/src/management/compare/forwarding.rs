@@ -93,7 +93,10 @@ pub(super) fn ask(
     }
     let [join, leave] = group(facts);
     let joined = asker.ask_in_order(&join)?;
-    let record = joined.first().and_then(|answer| answer.records().first()).context("no group")?;
+    let record = joined
+        .first()
+        .and_then(|answer| answer.records().first())
+        .context("the join's answer has no group")?;
     let mlid = McMemberRecord::parse(record)?.mlid;
     let is_there = |tables: &SwitchTables| tables.multicast.iter().any(|(lid, _)| *lid == mlid);
     ground.until("in the tables of a switch", || {
@@ -120,7 +123,7 @@ fn check(
     for (question, answer) in questions.iter().zip(answers) {
         ensure!(
             own.says(question, answer, |_| u64::MAX),
-            "{question}: other records than all have"
+            "{question}: the records differ from those in the whole table"
         );
         for record in answer.records() {
             let of = |lid: Lid| {
@@ -129,14 +132,17 @@ fn check(
                     let node = shown.nodes.get(switch.node as usize);
                     node.and_then(|node| ground::lid(node).ok()) == Some(lid)
                 });
-                found.with_context(|| format!("{question}: LID {} is no switch's", lid.0))
+                found.with_context(|| format!("{question}: LID {} belongs to no switch", lid.0))
             };
             if question.attr_id == Linear::ATTR_ID {
                 let record = Linear::parse(record)?;
                 let switch = of(record.lid)?;
                 for (lid, port) in (record.block_num * 64..).zip(record.table.ports) {
                     let has = switch.port(Lid(lid)).unwrap_or(0xff);
-                    ensure!(port == has, "{question}: LID {lid} goes by {has}, not by {port}");
+                    ensure!(
+                        port == has,
+                        "{question}: the switch forwards LID {lid} to port {has}, the record says {port}"
+                    );
                     linear += usize::from(has != 0xff);
                 }
             } else {
@@ -148,12 +154,18 @@ fn check(
                     let ports = entry.map_or(&[][..], |(_, ports)| ports);
                     let bits = ports.iter().filter(|port| **port / 16 == record.position);
                     let has = bits.fold(0, |mask, port| mask | 1 << (port % 16));
-                    ensure!(mask == has, "{question}: {mlid:#x} goes by {has:#x}, not {mask:#x}");
+                    ensure!(
+                        mask == has,
+                        "{question}: the switch forwards {mlid:#x} to ports {has:#x}, the record says {mask:#x}"
+                    );
                     multicast += usize::from(has != 0);
                 }
             }
         }
     }
-    ensure!(linear > 0 && multicast > 0, "tables are empty: {linear}, {multicast}");
+    ensure!(
+        linear > 0 && multicast > 0,
+        "the tables are empty: {linear} unicast and {multicast} multicast entries"
+    );
     Ok(())
 }

@@ -100,7 +100,7 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     }
     m.set("joined before it is there", JOIN, |_| {});
     m.set("made by state 0", CREATE, |r| r.join_state = JoinState::empty());
-    m.set("made by who only sends", CREATE, |r| r.join_state = JoinState::SEND_ONLY_NON_MEMBER);
+    m.set("made by a send-only member", CREATE, |r| r.join_state = JoinState::SEND_ONLY_NON_MEMBER);
     m.set("made by a non-member", CREATE, |r| r.join_state = JoinState::NON_MEMBER);
     m.set("made for a port of another subnet", CREATE, |r| {
         r.port_gid = Gid::new(0xfec0_0000_0000_0001, own.guid);
@@ -157,7 +157,7 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
             });
         }
     }
-    m.set("joined as who only sends", JOIN, |r| r.join_state = JoinState::SEND_ONLY_NON_MEMBER);
+    m.set("joined as a send-only member", JOIN, |r| r.join_state = JoinState::SEND_ONLY_NON_MEMBER);
     m.look("with two states");
     // On behalf of another port.
     m.set("joined for another port", JOIN, |r| r.port_gid = other.gid);
@@ -174,7 +174,7 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     m.delete("left without a port", Member::MGID | Member::JOIN_STATE, |_| {});
     m.delete("left by state 0", JOIN, |r| r.join_state = JoinState::empty());
     m.delete("left by a state that is not held", JOIN, |r| r.join_state = JoinState::NON_MEMBER);
-    m.delete("left by who is no member", JOIN, |r| r.port_gid = last.gid);
+    m.delete("left by a port that is no member", JOIN, |r| r.port_gid = last.gid);
     m.delete("left by one of two states", JOIN, |r| {
         r.join_state = JoinState::SEND_ONLY_NON_MEMBER;
     });
@@ -193,10 +193,10 @@ pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     // The MLID is used again.
     m.set("another made", CREATE, |r| r.mgid = gid("ff12:c0de::2"));
     m.delete("another left", JOIN, |r| r.mgid = gid("ff12:c0de::2"));
-    m.set("made by who only sends, and keeps it", CREATE, |r| {
+    m.set("made by a send-only member, and keeps it", CREATE, |r| {
         r.join_state = JoinState::SEND_ONLY_FULL_MEMBER;
     });
-    m.delete("left by who only sends, and keeps it", JOIN, |r| {
+    m.delete("left by a send-only member, and keeps it", JOIN, |r| {
         r.join_state = JoinState::SEND_ONLY_FULL_MEMBER;
     });
     // The broadcast group of all IP interfaces, which stays.
@@ -228,7 +228,7 @@ pub(super) fn paths_to_group(
     stranger: &Port,
 ) -> Vec<Question> {
     let mut all = Vec::new();
-    for (name, from) in [("a member", own), ("who is none", stranger)] {
+    for (name, from) in [("a member", own), ("a port that is no member", stranger)] {
         for method in [Method::GET, Method::GET_TABLE] {
             let record = PathRecord {
                 sgid: from.gid,

@@ -176,7 +176,7 @@ impl Compare {
         let mut opensm = OpenSm::start(ground, host, "opensm", &self.conf()?)?;
         opensm.says("SUBNET UP", 1)?;
         let then = ground.show()?;
-        ensure!(Facts::new(&then, self.lmc)? == facts, "OpenSM gives ports other LIDs");
+        ensure!(Facts::new(&then, self.lmc)? == facts, "OpenSM gave ports other LIDs");
         let manager = ground::lid(then.node(host)?)?;
         let mut asker = Asker::open(ground, &then, HOSTS[1], manager)?;
         let mut theirs = asker.ask_all(&tables)?;
@@ -254,7 +254,9 @@ impl Both<'_> {
         for (index, question) in questions.iter().enumerate() {
             let (ours, theirs) = (ours[index].of(question), theirs[index].of(question));
             if !self.is_own(index) {
-                failures.push(format!("{question}\n  our own table has other records\n"));
+                failures.push(format!(
+                    "{question}\n  the records differ from rdmux's own whole table\n"
+                ));
             }
             if ours == theirs {
                 continue;
@@ -275,7 +277,7 @@ impl Both<'_> {
                 None => failures.push(told),
             }
         }
-        let _ = writeln!(log, "{} questions: {counts}", questions.len());
+        let _ = writeln!(log, "{} requests: {counts}", questions.len());
         for (name, count) in named {
             let _ = writeln!(log, "{count} differ: {name}");
         }
@@ -285,7 +287,7 @@ impl Both<'_> {
         let file = ground.log("answers");
         fs::write(&file, log)?;
         let count = questions.len();
-        ensure!(count >= FEWEST, "{count} questions");
+        ensure!(count >= FEWEST, "only {count} requests were sent");
         let first = failures.first().map_or("", |first| first);
         ensure!(
             failures.is_empty(),

@@ -32,7 +32,7 @@ pub(crate) fn perfquery(ground: &Ground) -> Result<()> {
         let after = read()?;
         ensure!(
             after >= before + nodes,
-            "{name} of perfquery {option}was {before}, and is {after}"
+            "{name} of perfquery {option}grew only from {before} to {after}"
         );
     }
     reset(ground, own)?;
@@ -135,15 +135,21 @@ pub(crate) fn details(ground: &Ground) -> Result<()> {
         read("", free, "PortXmitDiscards")?,
     );
     let grown = (after.0 - before.0, after.1 - before.1, after.2 - before.2, after.3 - before.3);
-    ensure!(grown.0 > 0 && grown.0 == grown.1, "by LID: {before:?}, then {after:?}");
-    ensure!(grown.2 > 0 && grown.2 == grown.3, "by route: {before:?}, then {after:?}");
+    ensure!(
+        grown.0 > 0 && grown.0 == grown.1,
+        "counters of drops by LID: {before:?}, then {after:?}"
+    );
+    ensure!(
+        grown.2 > 0 && grown.2 == grown.3,
+        "counters of drops by route: {before:?}, then {after:?}"
+    );
     let clear = |port: u8| ground.said(&format!("perfquery -R {lid} {port}"));
     clear(port)?;
     clear(free)?;
     ground.said(&format!("perfquery -E -R {lid} {port}"))?;
     ground.said(&format!("perfquery -D -R {lid} {free}"))?;
-    ensure!(read("-E", port, "PortDLIDMappingErrors")? == 0, "a counter that was reset");
-    ensure!(read("-D", free, "PortInactiveDiscards")? == 0, "a counter that was reset");
+    ensure!(read("-E", port, "PortDLIDMappingErrors")? == 0, "the counter was not reset");
+    ensure!(read("-D", free, "PortInactiveDiscards")? == 0, "the counter was not reset");
     Ok(())
 }
 

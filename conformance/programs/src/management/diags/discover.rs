@@ -82,7 +82,8 @@ pub(crate) fn iblinkinfo(ground: &Ground) -> Result<()> {
     let mut cables = Vec::new();
     let mut without = Vec::new();
     for line in output.lines().filter(|line| line.contains("==>")) {
-        let (near, state, far) = link(line).with_context(|| format!("{line:?} is no link"))?;
+        let (near, state, far) =
+            link(line).with_context(|| format!("{line:?} does not describe a link"))?;
         match far {
             Some(far) => {
                 ensure!(state.contains("Active/ LinkUp"), "a link is not active: {line}");
@@ -103,7 +104,7 @@ fn expected_links(shown: &Snapshot) -> Result<Vec<(End, End)>> {
     let mut all = Vec::new();
     for link in &shown.links {
         let end = |(node, port): (u32, u8)| -> Result<End> {
-            let n = shown.nodes.get(node as usize).context("a cable to nowhere")?;
+            let n = shown.nodes.get(node as usize).context("a cable has no far end")?;
             let guid = if n.is_switch { n.guid.0 } else { n.guid.0 + u64::from(port) };
             Ok((guid, ground::lid(n)?.0, port))
         };
@@ -176,12 +177,15 @@ pub(crate) fn ibidsverify_duplicate(ground: &Ground) -> Result<()> {
     ground.rdmux(&["host", "down", host])?;
     ground.rdmux(&[&["fabric", "down"], &fabric[..]].concat())?;
     let (status, output) = verified?;
-    ensure!(status.code() == Some(1), "it ended with {status}: {output}");
+    ensure!(status.code() == Some(1), "ibidsverify ended with {status}: {output}");
     // Either of the two may be found first.
     let expected =
         [0x300, 0x400].map(|guid| format!("LID 3 already defined for NodeGUID {guid:#x}"));
     let output = output.trim();
-    ensure!(expected.iter().any(|line| line == output), "it says {output:?}, not {expected:?}");
+    ensure!(
+        expected.iter().any(|line| line == output),
+        "ibidsverify prints {output:?}, not {expected:?}"
+    );
     Ok(())
 }
 
@@ -197,9 +201,9 @@ pub(crate) fn ibidsverify(ground: &Ground) -> Result<()> {
     let dir = ground.dir().join("ids");
     std::fs::create_dir_all(&dir)?;
     let output = ground.said(&ibidsverify_in(&dir))?;
-    ensure!(output.trim().is_empty(), "it complains: {output}");
+    ensure!(output.trim().is_empty(), "ibidsverify reports problems: {output}");
     let mut files = std::fs::read_dir(&dir)?;
-    let file = files.next().context("it kept nothing")??.path();
+    let file = files.next().context("ibidsverify wrote no cache")??.path();
     // It makes ibnetdiscover group the nodes by chassis, with a line before each group.
     let kept = std::fs::read_to_string(file)?;
     let nodes: String =

@@ -18,19 +18,19 @@ pub(super) fn field(output: &str, name: &str) -> Result<String> {
         let rest = line.trim_start().strip_prefix(name)?.strip_prefix(':')?;
         Some(rest.trim_start_matches('.').trim().to_owned())
     };
-    output.lines().find_map(value).with_context(|| format!("it prints no {name}: {output}"))
+    output.lines().find_map(value).with_context(|| format!("the output has no {name}: {output}"))
 }
 
 /// Checks the value of a field.
 fn says(output: &str, name: &str, expected: impl ToString) -> Result<()> {
     let (value, expected) = (field(output, name)?, expected.to_string());
-    ensure!(value == expected, "it prints {value:?} for {name}, not {expected:?}");
+    ensure!(value == expected, "the output has {value:?} for {name}, not {expected:?}");
     Ok(())
 }
 
 /// Checks that a text is in the output.
 fn contains(output: &str, text: &str) -> Result<()> {
-    ensure!(output.contains(text), "it does not print {text:?}: {output}");
+    ensure!(output.contains(text), "the output does not contain {text:?}: {output}");
     Ok(())
 }
 
@@ -43,9 +43,12 @@ fn same<T: Ord + std::fmt::Debug>(
     printed.sort_unstable();
     shown.sort_unstable();
     let odd = printed.iter().find(|p| shown.binary_search(p).is_err());
-    ensure!(odd.is_none(), "{what}: it prints {odd:?}, which the fabric does not show");
+    ensure!(odd.is_none(), "{what}: the program prints {odd:?}, which the fabric does not show");
     let missing = shown.iter().find(|s| printed.binary_search(s).is_err());
-    ensure!(missing.is_none(), "{what}: it does not print {missing:?}, which the fabric shows");
+    ensure!(
+        missing.is_none(),
+        "{what}: the program does not print {missing:?}, which the fabric shows"
+    );
     ensure!(
         printed.len() == shown.len(),
         "{what}: {} printed, {} shown",

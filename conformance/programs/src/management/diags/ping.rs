@@ -32,7 +32,7 @@ pub(crate) fn ibping(ground: &Ground) -> Result<()> {
     alone.finish(TIMEOUT)?;
     let output = alone.output();
     let (_, received) = statistics(&output).with_context(|| output.clone())?;
-    ensure!(received == 0, "answers without a server: {output}");
+    ensure!(received == 0, "ibping got answers without a server: {output}");
     Ok(())
 }
 

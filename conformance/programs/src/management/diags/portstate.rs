@@ -61,11 +61,14 @@ pub(crate) fn babbles(ground: &Ground) -> Result<()> {
         ground.rdmux(&["fabric", "fault", &at, "flow-control", "--times", "1"])?;
         Ok(state_of(ground, switch.guid, port)? == DOWN)
     })?;
-    ensure!(faults >= TRAPS, "{faults} faults were enough to disable it");
+    ensure!(faults >= TRAPS, "the port was disabled after only {faults} faults");
     let said = format!("port {port} of {:#018x} babbles and is disabled", switch.guid.0);
     let log = ground.connect_options()?.dir(&FabricName::default())?.log();
     let log = fs::read_to_string(&log).with_context(|| log.display().to_string())?;
-    ensure!(log.matches(&said).count() == 1, "the log does not say once that {said}: {log}");
+    ensure!(
+        log.matches(&said).count() == 1,
+        "the log does not contain exactly once \"{said}\": {log}"
+    );
     let output = ground.said(&format!("ibportstate {lid} {port} query"))?;
     says(&output, "PhysLinkState", "Disabled")?;
     ground.said(&format!("ibportstate {lid} {port} enable"))?;

@@ -49,7 +49,7 @@ pub(crate) fn services(ground: &Ground) -> Result<()> {
     ensure!(found.number("ServiceData64.2")? == record.service_data64[1], "{output}");
     client.ask(Method::DELETE, ServiceRecord::ATTR_ID, &bytes, mask.bits())?;
     let output = ground.said("saquery -S")?;
-    ensure!(records(&output).is_empty(), "a service that was taken back: {output}");
+    ensure!(records(&output).is_empty(), "a deleted service is still registered: {output}");
     Ok(())
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn subscriptions(ground: &Ground) -> Result<()> {
         subscribe(&mut client, trap, false)?;
     }
     let output = ground.said("saquery --smkey 1 -I")?;
-    ensure!(records(&output).is_empty(), "a subscription that was ended: {output}");
+    ensure!(records(&output).is_empty(), "an ended subscription is still registered: {output}");
     Ok(())
 }
 
@@ -163,16 +163,19 @@ pub(crate) fn multi_paths(ground: &Ground) -> Result<()> {
     let from = ground::lid(shown.node(HOSTS[1])?)?;
     let mut found = Vec::new();
     for path in answer.records::<PathRecord>() {
-        ensure!(path.sgid == client.gid && path.slid == from, "another source: {path}");
+        ensure!(
+            path.sgid == client.gid && path.slid == from,
+            "the path has another source: {path}"
+        );
         found.push((path.dgid, path.dlid));
     }
     // One path for all of them together is as valid an answer as one for each.
     let expected: Result<Vec<(Gid, Lid)>> =
         far.iter().map(|node| Ok((Gid(own::gid(node).octets()), ground::lid(node)?))).collect();
     let expected = expected?;
-    ensure!(!found.is_empty(), "no path: {answer}");
+    ensure!(!found.is_empty(), "the answer has no path: {answer}");
     for path in &found {
-        ensure!(expected.contains(path), "a path to {path:?}, which is none of {expected:?}");
+        ensure!(expected.contains(path), "a path leads to {path:?}, not to one of {expected:?}");
     }
     Ok(())
 }

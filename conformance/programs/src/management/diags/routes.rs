@@ -61,9 +61,9 @@ pub(crate) fn ibtracert(ground: &Ground) -> Result<()> {
         let index = shown.nodes.iter().position(|n| n.guid == from.guid).context("a node")?;
         let start = (u32::try_from(index)?, u8::from(!from.is_switch));
         let way = routes.route(start, target);
-        let way = way.map_err(|lost| anyhow::anyhow!("the fabric has no way: {lost}"))?;
+        let way = way.map_err(|lost| anyhow::anyhow!("the fabric has no route: {lost}"))?;
         let expected: Vec<_> = steps(&shown, from.is_switch, &way);
-        ensure!(traced(&output) == expected, "not {expected:x?}: {output}");
+        ensure!(traced(&output) == expected, "the route is not {expected:x?}: {output}");
     }
     let target = ground::lid(last)?;
     let output = ground.said(&format!("ibtracert -n {} {}", ground::lid(first)?.0, target.0))?;
@@ -104,7 +104,7 @@ pub(crate) fn check_lft_balance(ground: &Ground) -> Result<()> {
     let (dump, cache) = (dump.display(), cache.display());
     let output = ground.said(&format!("check_lft_balance -v -l {dump} -i {cache}"))?;
     let printed = by_switch(&output, "Switch Port Usage:");
-    ensure!(!printed.is_empty(), "it names no switch: {output}");
+    ensure!(!printed.is_empty(), "the output names no switch: {output}");
     for (guid, text) in &printed {
         let table = of(&shown, &tables, *guid)?;
         let mut counts: BTreeMap<u8, usize> = BTreeMap::new();
@@ -113,7 +113,7 @@ pub(crate) fn check_lft_balance(ground: &Ground) -> Result<()> {
         }
         for (port, count) in usage(text) {
             let shown = counts.get(&port).copied().unwrap_or(0);
-            ensure!(count == shown, "port {port} of {guid:#x}: {count} LIDs, not {shown}");
+            ensure!(count == shown, "port {port} of {guid:#x} carries {count} LIDs, not {shown}");
         }
     }
     Ok(())

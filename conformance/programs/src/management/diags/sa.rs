@@ -244,7 +244,10 @@ pub(crate) fn tables(ground: &Ground) -> Result<()> {
         ManagedBy::Fabric => {
             for query in ["SL2VLTableRecord", "VLArbitrationTableRecord"] {
                 let output = ground.said(&format!("saquery {query}"))?;
-                ensure!(records(&output).is_empty(), "{query} of nobody: {output}");
+                ensure!(
+                    records(&output).is_empty(),
+                    "{query} found records of an unknown LID: {output}"
+                );
             }
             Ok(())
         }
@@ -277,12 +280,12 @@ pub(crate) fn levels(ground: &Ground) -> Result<()> {
     let lid = ground::lid(shown.adapters().last().context("an adapter")?)?;
     let of_port = ground.said(&format!("smpquery sl2vl {lid} 1"))?;
     let lanes = lanes(&of_port).next().context("a table")?;
-    ensure!(lanes.iter().any(|lane| *lane != 0), "all levels take one lane: {of_port}");
+    ensure!(lanes.iter().any(|lane| *lane != 0), "all service levels map to one lane: {of_port}");
     same_lanes(&of_lanes(ground, lid)?, &lanes)?;
     // A switch's port has one for each ingress port.
     let lid = ground::lid(shown.switches().next().context("a switch")?)?;
     let of_port = ground.said(&format!("smpquery sl2vl {lid} 2"))?;
-    let lanes = self::lanes(&of_port).nth(1).context("a table for port 1")?;
+    let lanes = self::lanes(&of_port).nth(1).context("there is no table for port 1")?;
     same_lanes(&one(ground, lid, &format!("SL2VLTableRecord {lid}/1/2"))?, &lanes)
 }
 
