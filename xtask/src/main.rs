@@ -55,13 +55,13 @@ enum Chore {
     Install(install::Args),
     /// Count the instructions of the hot paths under callgrind, and compare them with the recorded figures
     Instructions(instructions::Args),
-    /// Models of shared-memory protocols, under loom.
+    /// Check the shared-memory protocols under loom
     Models,
     /// Build the crates that do no I/O for a target without an operating system
     NoOs,
     /// Run the deterministic simulations: many seeds, or one that failed
     Sim(sim::Args),
-    /// Repeats an operation so often that leaks show.
+    /// Repeat an operation many times and check that nothing grows
     Soak(soak::Args),
 }
 
