@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The bytes end before the header does.
-    #[error("{what} needs {need} bytes, {have} are there")]
+    #[error("{what} needs {need} bytes, got {have}")]
     Short {
         /// The header or message.
         what: &'static str,
@@ -25,7 +25,7 @@ pub enum WireError {
     #[error("transport header version {0}, not 0")]
     Version(u8),
     /// The operation does not exist, or is known by name only.
-    #[error("{0} is not an operation that can be decoded")]
+    #[error("cannot decode {0}: unsupported operation")]
     Opcode(crate::Opcode),
     /// The BTH's pad count exceeds the bytes after the headers.
     #[error("{pad} pad bytes, but {have} bytes of payload")]
@@ -36,7 +36,7 @@ pub enum WireError {
         have: usize,
     },
     /// A length field exceeds the bytes available.
-    #[error("{what} says {says} bytes, {have} are there")]
+    #[error("{what} claims {says} bytes, got {have}")]
     Truncated {
         /// The header that contains the length field.
         what: &'static str,
@@ -46,7 +46,7 @@ pub enum WireError {
         have: usize,
     },
     /// A packet's invariant CRC is wrong (IBTA 7.8.1).
-    #[error("ICRC {found:08x}, not {right:08x}")]
+    #[error("ICRC {found:08x}, expected {right:08x}")]
     Icrc {
         /// The received CRC, in wire order.
         found: u32,
@@ -54,7 +54,7 @@ pub enum WireError {
         right: u32,
     },
     /// A packet's variant CRC is wrong (IBTA 7.8.2).
-    #[error("VCRC {found:04x}, not {right:04x}")]
+    #[error("VCRC {found:04x}, expected {right:04x}")]
     Vcrc {
         /// The received CRC, in wire order.
         found: u16,
@@ -73,7 +73,7 @@ pub enum WireError {
     #[error("RDMAP version {0}, not 1")]
     RdmapVersion(u8),
     /// A frame's CRC is wrong (RFC 5044, section 4.4).
-    #[error("MPA CRC {found:#010x}, not {right:#010x}")]
+    #[error("MPA CRC {found:#010x}, expected {right:#010x}")]
     Crc {
         /// The received CRC.
         found: u32,

@@ -44,9 +44,9 @@ statuses! {
     LOADED = 0, "the path was loaded";
     INVALID_COMM_ID = 1, "invalid communication ID";
     UNSUPPORTED = 2, "alternate paths are not supported";
-    REJECTED = 3, "the consumer does not want the path";
-    REDIRECT = 4, "to be sent elsewhere";
-    IS_CURRENT = 5, "the connection uses the path already";
+    REJECTED = 3, "the consumer rejected the path";
+    REDIRECT = 4, "redirected";
+    IS_CURRENT = 5, "the path is already in use";
     INVALID_QPN = 6, "wrong queue pair or end-to-end context";
     INVALID_LID = 7, "LID rejected";
     INVALID_GID = 8, "GID rejected";

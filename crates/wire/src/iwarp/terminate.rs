@@ -83,9 +83,9 @@ faults! {
     /// RDMAP: the opcode does not exist, or is unexpected.
     RdmapOpcode = (0, 2, 0x06), "RDMAP operation error: unexpected opcode";
     /// RDMAP: this stream failed.
-    RdmapStreamCatastrophic = (0, 2, 0x07), "RDMAP operation error: catastrophic for the stream";
+    RdmapStreamCatastrophic = (0, 2, 0x07), "RDMAP operation error: catastrophic, localized to the stream";
     /// RDMAP: all streams failed.
-    RdmapGlobalCatastrophic = (0, 2, 0x08), "RDMAP operation error: catastrophic for all";
+    RdmapGlobalCatastrophic = (0, 2, 0x08), "RDMAP operation error: catastrophic, global";
     /// RDMAP: the STag that a Send is to invalidate cannot be invalidated.
     RdmapInvalidate = (0, 2, 0x09), "RDMAP operation error: STag cannot be invalidated";
     /// RDMAP: an unspecified fault of an operation.

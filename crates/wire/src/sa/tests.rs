@@ -290,7 +290,7 @@ fn is_shown_with_mask_and_records() {
     assert!(paths.to_string().contains("PathRecord service_id"), "{paths}");
     let cut = SaMad::new(Method::GET, 0x35, &path[..9]);
     assert!(
-        cut.to_string().ends_with("PathRecord, cut off: PathRecord needs 64 bytes, 9 are there"),
+        cut.to_string().ends_with("PathRecord, cut off: PathRecord needs 64 bytes, got 9"),
         "{cut}"
     );
 }
