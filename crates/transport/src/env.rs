@@ -32,23 +32,23 @@ pub enum AccessFault {
     #[error("no such key")]
     Key,
     /// The range exceeds the region.
-    #[error("outside the region")]
+    #[error("the range exceeds the memory region")]
     Bounds,
     /// The region does not allow the access.
     #[error("access not allowed")]
     Rights,
     /// The region belongs to another protection domain.
-    #[error("another protection domain")]
+    #[error("the key belongs to another protection domain")]
     Domain,
     /// The registered memory has been unmapped or protected.
     #[error("not mapped")]
     Unmapped,
     /// The process that owns the memory is gone.
-    #[error("the memory is gone")]
+    #[error("the process that owns the memory is gone")]
     Gone,
     /// The process that owns the memory cannot serve the access now. Only returned for a peer's
     /// request: the peer gets an RNR NAK and retries.
-    #[error("the owner of the memory is busy")]
+    #[error("the process that owns the memory is busy")]
     Busy,
 }
 

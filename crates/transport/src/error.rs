@@ -6,7 +6,7 @@ use crate::attr::{AttrMask, MigState, QpState, QpType};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// The state does not allow it: receives may be posted from INIT, sends from RTS (IBTA 10.3.1).
-    #[error("a queue pair in state {0:?} takes no such work request")]
+    #[error("a queue pair in state {0:?} does not accept this work request")]
     State(QpState),
     /// The queue is full: the maximum number of work requests is outstanding.
     #[error("the queue is full: {0} work requests are outstanding")]
@@ -28,16 +28,16 @@ pub enum PostError {
         max: u32,
     },
     /// The list is too short: an atomic needs eight bytes for its result.
-    #[error("an atomic needs eight bytes for its result")]
+    #[error("an atomic needs a buffer of 8 bytes for its result")]
     TooShort,
     /// The message is longer than 2^31 bytes.
-    #[error("a message of {0} bytes is longer than 2^31")]
+    #[error("a message of {0} bytes exceeds the maximum of 2^31")]
     TooLong(u64),
     /// The transport does not have the operation (IBTA table 38), or does not allow it with inline data.
-    #[error("a queue pair of type {0:?} has no such operation")]
+    #[error("a queue pair of type {0:?} does not support this operation")]
     Operation(QpType),
     /// A datagram has no destination.
-    #[error("a datagram without destination")]
+    #[error("a datagram needs a destination")]
     NoDestination,
     /// There is no send queue: the target of an extended reliable connection sends nothing.
     #[error("a queue pair of type {0:?} has no send queue")]
@@ -47,7 +47,7 @@ pub enum PostError {
     #[error("a queue pair of type {0:?} has no receive queue")]
     NoReceiveQueue(QpType),
     /// Receives must be posted to the shared receive queue.
-    #[error("this queue pair has a shared receive queue: post there")]
+    #[error("the queue pair uses a shared receive queue: post receives to that queue")]
     SharedReceiveQueue,
 }
 
@@ -65,7 +65,7 @@ pub enum ModifyError {
         to: QpState,
     },
     /// The caller believes the queue pair to be in another state.
-    #[error("the queue pair is in {actual:?}, not in {claimed:?}")]
+    #[error("the queue pair is in state {actual:?}, but the request assumes {claimed:?}")]
     CurState {
         /// The present state.
         actual: QpState,
@@ -73,7 +73,7 @@ pub enum ModifyError {
         claimed: QpState,
     },
     /// Attributes that the transition needs are not in the mask.
-    #[error("{from:?} to {to:?} also needs {missing:?}")]
+    #[error("the transition from {from:?} to {to:?} also needs {missing:?}")]
     Missing {
         /// The present state.
         from: QpState,
@@ -83,7 +83,7 @@ pub enum ModifyError {
         missing: AttrMask,
     },
     /// The transition does not allow attributes in the mask.
-    #[error("{from:?} to {to:?} does not take {excess:?}")]
+    #[error("the transition from {from:?} to {to:?} does not allow {excess:?}")]
     NotAllowed {
         /// The present state.
         from: QpState,
@@ -93,7 +93,7 @@ pub enum ModifyError {
         excess: AttrMask,
     },
     /// An attribute's value is out of range.
-    #[error("{attr:?} is out of range: {value}, but at most {max}")]
+    #[error("{attr:?} is out of range: {value}, the maximum is {max}")]
     OutOfRange {
         /// The attribute, as a mask of one bit.
         attr: AttrMask,

@@ -316,10 +316,10 @@ impl Qp {
         let is_loaded = self.mig.is_loaded || has(AttrMask::ALT_PATH);
         let why = match (from, to) {
             (MigState::Migrated, MigState::Migrated) | (MigState::Armed, MigState::Armed) => "",
-            (_, MigState::Armed) => "only the peer's packets arm it: ask for REARM",
-            (_, MigState::Rearm) if state != QpState::Rts => "it must be in RTS",
+            (_, MigState::Armed) => "only the peer's packets arm the path: request REARM",
+            (_, MigState::Rearm) if state != QpState::Rts => "the queue pair must be in RTS",
             (_, MigState::Rearm) if !is_loaded => "load an alternate path first",
-            (MigState::Rearm, MigState::Migrated) => "it is not armed yet",
+            (MigState::Rearm, MigState::Migrated) => "the path is not armed yet",
             (_, MigState::Rearm) | (MigState::Armed, MigState::Migrated) => "",
         };
         if why.is_empty() { Ok(()) } else { Err(ModifyError::Migration { from, to, state, why }) }

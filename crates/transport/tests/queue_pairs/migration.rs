@@ -182,7 +182,7 @@ fn each_migration_state_is_reached_from_where_the_specification_says() {
     ask(a, Rearm, None).unwrap();
     assert_eq!(state(a), Rearm);
     ask(a, Rearm, None).unwrap();
-    assert_eq!(refused(ask(a, Migrated, None)), (Rearm, Migrated, "it is not armed yet"));
+    assert_eq!(refused(ask(a, Migrated, None)), (Rearm, Migrated, "the path is not armed yet"));
     assert_eq!(refused(ask(a, Armed, None)).1, Armed);
     ask(&mut paths.p.b, Rearm, Some(1)).unwrap();
     paths.run();
