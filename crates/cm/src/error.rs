@@ -119,7 +119,7 @@ impl core::fmt::Display for Command {
 #[non_exhaustive]
 pub enum CmError {
     /// The id was destroyed or never existed.
-    #[error("{command}: there is no {id}")]
+    #[error("{command}: {id} does not exist")]
     NoSuchId {
         /// The id.
         id: IdHandle,
@@ -170,8 +170,8 @@ pub enum CmError {
     },
     /// The port is taken, and one of the two claims on it is for the wildcard address.
     #[error(
-        "{command} on {id}: the port of {addr} is in use in this port space: a wildcard address shares it \
-         with no other address"
+        "{command} on {id}: the port of {addr} is in use in this port space: a wildcard address \
+         cannot share a port with another address"
     )]
     WildcardInUse {
         /// The id.
@@ -190,7 +190,7 @@ pub enum CmError {
         command: Command,
     },
     /// No service ID is free: other ids have all or nearly all that could be assigned.
-    #[error("{command} on {id}: no service ID that could be assigned is free")]
+    #[error("{command} on {id}: all service IDs that can be assigned are in use")]
     NoServiceId {
         /// The id.
         id: IdHandle,
@@ -216,7 +216,7 @@ pub enum CmError {
         command: Command,
     },
     /// Ports below 1024 require a privilege.
-    #[error("bind of {id}: port {port} needs CAP_NET_BIND_SERVICE")]
+    #[error("bind on {id}: port {port} needs CAP_NET_BIND_SERVICE")]
     Permission {
         /// The id.
         id: IdHandle,
@@ -231,8 +231,7 @@ pub enum CmError {
     },
     /// The id's group is not joined yet, was refused, or was lost.
     #[error(
-        "{id} is no member of the group: the network has not answered yet, or an event has told that it refused \
-         or lost it (errno {errno})"
+        "{id} is not a member of the group: its join is pending, or failed as an event reported (errno {errno})"
     )]
     NoGroup {
         /// The id.
@@ -249,7 +248,7 @@ pub enum CmError {
         fault: GroupFault,
     },
     /// The id has as many groups as its limit allows.
-    #[error("join on {id}: it has {max} groups already")]
+    #[error("join on {id}: it has joined {max} groups already, the maximum")]
     TooManyGroups {
         /// The id.
         id: IdHandle,
@@ -263,7 +262,7 @@ pub enum CmError {
         id: IdHandle,
     },
     /// The peer gave up before it was answered.
-    #[error("{command} on {id}: the peer is gone")]
+    #[error("{command} on {id}: the peer gave up before it was answered")]
     PeerGone {
         /// The id.
         id: IdHandle,
@@ -281,7 +280,7 @@ pub enum CmError {
         field: &'static str,
     },
     /// The id is to connect and has no path.
-    #[error("connect of {id}: it has no path to {addr}: resolve the route, or give path records")]
+    #[error("connect on {id}: no path to {addr}: resolve the route, or set path records")]
     NoPath {
         /// The id.
         id: IdHandle,
@@ -289,7 +288,7 @@ pub enum CmError {
         addr: Addr,
     },
     /// The channel has as many ids as its limit allows.
-    #[error("create_id: event channel {} has {max} ids already", channel.0)]
+    #[error("create_id: event channel {} has {max} ids already, the maximum", channel.0)]
     TooManyIds {
         /// The channel.
         channel: ChannelId,

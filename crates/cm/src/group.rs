@@ -213,7 +213,10 @@ impl GroupWish {
         };
         if self.group().is_new() {
             let field = if matches!(self, Self::Record { .. }) { "mgid" } else { "sib_addr" };
-            return Err(GroupFault { field, why: "on RoCE nobody assigns GIDs" });
+            return Err(GroupFault {
+                field,
+                why: "RoCE has no subnet administration that assigns GIDs",
+            });
         }
         match self {
             Self::Address { .. } => Ok(group),
@@ -234,7 +237,7 @@ fn check_record(record: &McMemberRecord, mask: Mask) -> Result<(), GroupFault> {
         return fault("comp_mask", "MCMemberRecord has components 0 to 17");
     }
     if record.join_state.is_empty() {
-        return fault("join_state", "at least one bit is set");
+        return fault("join_state", "at least one bit must be set");
     }
     let mtu_counts = mask.contains(Mask::MTU);
     let fields: [(&'static str, bool, &'static str); 11] = [
@@ -243,7 +246,7 @@ fn check_record(record: &McMemberRecord, mask: Mask) -> Result<(), GroupFault> {
         ("sl", record.sl > 0xf, NIBBLE),
         ("flow_label", record.flow_label > 0xf_ffff, "more than 20 bits"),
         ("mtu", record.mtu > 0x3f, SIX_BITS),
-        ("mtu", mtu_counts && Mtu::from_code(record.mtu).is_none(), "a code from 1 to 5"),
+        ("mtu", mtu_counts && Mtu::from_code(record.mtu).is_none(), "not a code from 1 to 5"),
         ("rate", record.rate.0 > 0x3f, SIX_BITS),
         ("packet_life_time", record.packet_life_time > 0x3f, SIX_BITS),
         ("mtu_selector", record.mtu_selector.0 > 3, TWO_BITS),
@@ -267,12 +270,17 @@ fn fits_ip(record: &McMemberRecord, mask: Mask, group: &McMemberRecord) -> Resul
     };
     let mtu = mtu || !mask.contains(Mask::MTU_SELECTOR);
     let fields = [
-        (Mask::PORT_GID, record.port_gid == group.port_gid, "port_gid", "the id's own address"),
+        (Mask::PORT_GID, record.port_gid == group.port_gid, "port_gid", "not the id's own address"),
         (Mask::MLID, record.mlid.0 == 0, "mlid", "RoCE has no LIDs"),
-        (Mask::PKEY, record.pkey.0 | 0x8000 == group.pkey.0, "pkey", "RoCE has 0xffff only"),
-        (Mask::MTU, mtu, "mtu", "not what the port has"),
-        (Mask::SCOPE, record.scope == group.scope, "scope", "not that of the GID"),
-        (Mask::PROXY_JOIN, !record.proxy_join, "proxy_join", "RoCE has none"),
+        (
+            Mask::PKEY,
+            record.pkey.0 | 0x8000 == group.pkey.0,
+            "pkey",
+            "RoCE has only the P_Key 0xffff",
+        ),
+        (Mask::MTU, mtu, "mtu", "not the MTU of the port"),
+        (Mask::SCOPE, record.scope == group.scope, "scope", "not the scope of the GID"),
+        (Mask::PROXY_JOIN, !record.proxy_join, "proxy_join", "RoCE has no proxy joins"),
     ];
     match fields.into_iter().find(|&(component, is_same, ..)| differs(component, is_same)) {
         Some((_, _, field, why)) => fault(field, why),

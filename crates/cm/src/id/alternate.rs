@@ -62,8 +62,7 @@ impl Manager {
         let path = self.alternate_along(&device, &base, records, negotiated.path_mtu);
         let path = path.map_err(|(path, field)| CmError::Path { id, path, field })?;
         if !self.cm.load_alternate(now, conn, &path, private_data, sink) {
-            let what =
-                "LAP is sent by the side that connected, while it is connected, one at a time";
+            let what = "only the active side of an established connection sends LAP, one at a time";
             return Err(CmError::Invalid { id, command, what });
         }
         self.get_mut(id, command)?.asked_alternate = Some(path);
@@ -86,7 +85,7 @@ impl Manager {
         check_len(id, command, private_data.len(), APR_DATA)?;
         let Some(status) = u8::try_from(*reason).ok().filter(|_| info.len() <= Refusal::INFO)
         else {
-            let what = "a status of more than 255, or more than 72 bytes of additional information";
+            let what = "the status exceeds 255, or the additional information 72 bytes";
             return Err(CmError::Invalid { id, command, what });
         };
         let status = AprStatus(status);

@@ -75,7 +75,7 @@ impl Manager {
             PortSpace::Ib => true,
         };
         if !fits {
-            let what = "the port space does not have this transport";
+            let what = "the port space does not support this transport";
             return Err(CmError::Invalid { id, command: Command::CreateId, what });
         }
         self.room_in(channel)?;

@@ -90,7 +90,7 @@ impl Manager {
             Link::Lookup(self.cm.sidr_connect(now, &lookup, sink))
         } else {
             let Some(transport) = transport::asked_by(qp_type) else {
-                let what = "the receiving end of XRC does not connect, it is connected to";
+                let what = "the receiving end of XRC cannot connect, it must listen";
                 return Err(CmError::Invalid { id, command, what });
             };
             let connect = Connect {
@@ -187,7 +187,7 @@ impl Manager {
         }
         let (serves, asks) = self.most(id);
         if param.responder_resources > serves || param.initiator_depth > asks {
-            let what = "more READs and atomics than the device can do";
+            let what = "more outstanding READs and atomics than the device supports";
             return Err(CmError::Invalid { id, command, what });
         }
         Ok(param)

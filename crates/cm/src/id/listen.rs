@@ -81,7 +81,7 @@ impl Manager {
         let command = Command::Listen;
         let found = self.get(id, command)?;
         if found.qp_type == QpType::XrcSend {
-            let what = "the sending end of XRC does not listen, it connects";
+            let what = "the sending end of XRC cannot listen, it must connect";
             return Err(CmError::Invalid { id, command, what });
         }
         if found.state() == IdState::Idle {
@@ -100,7 +100,7 @@ impl Manager {
                 self.services.listen(id);
             }
             Owns::Nothing => {
-                let what = "the id is bound to a GID, and to no service";
+                let what = "the id is bound to a GID without a service ID";
                 return Err(CmError::Invalid { id, command, what });
             }
         }

@@ -68,14 +68,14 @@ impl Manager {
             return Err(CmError::NoMulticast { id });
         }
         if found.qp_type != QpType::Ud {
-            return invalid("only UD has multicast");
+            return invalid("only UD supports multicast");
         }
         let state = found.state();
         if !matches!(state, IdState::AddrBound | IdState::AddrResolved) {
             return Err(CmError::State { id, command, state });
         }
         let Some(device) = device else {
-            return invalid("the id is bound to no device's address");
+            return invalid("the id is not bound to a device");
         };
         wish.check().map_err(wrong)?;
         let group = wish.group();
@@ -92,7 +92,7 @@ impl Manager {
         }
         let is_other = |g: &Group| g.lost.is_none() || g.name != group;
         if found.groups.get(&context).is_some_and(is_other) {
-            return invalid("the id knows another group by this context");
+            return invalid("the id uses this context for another group");
         }
         Ok(())
     }

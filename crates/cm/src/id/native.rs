@@ -95,7 +95,7 @@ impl Manager {
             (ps, None) if addr.sid_mask == 0 => Ok(Some((ps, None))),
             (ps, Some((space, port))) if space == ps => Ok(Some((space, port))),
             _ => {
-                let what = "the service ID is none of the id's port space";
+                let what = "the service ID is not in the id's port space";
                 Err(CmError::Invalid { id, command, what })
             }
         }

@@ -54,7 +54,7 @@ impl Manager {
                 return invalid("only RC and the sending end of XRC have an ACK timeout");
             }
             IdOption::PeerToPeer(_) if found.qp_type != QpType::Rc => {
-                return invalid("only connections have sides that send first");
+                return invalid("only RC supports peer-to-peer mode");
             }
             IdOption::PeerToPeer(either) => found.options.peer_to_peer = Some(either),
             IdOption::Cm(CmOption::StartingPsn(_)) if state == IdState::Connect && !is_request => {

@@ -55,7 +55,7 @@ impl Manager {
         let Refusal { reason, info, private_data } = refusal;
         let len = private_data.len();
         if info.len() > Refusal::INFO {
-            let what = "more than 72 bytes of additional information";
+            let what = "the additional information exceeds 72 bytes";
             return Err(CmError::Invalid { id, command, what });
         }
         match self.get(id, command)?.link {
@@ -70,7 +70,7 @@ impl Manager {
             Link::LookedUp(key) => {
                 check_len(id, command, len, SIDR_REP_DATA)?;
                 let Some(status) = u8::try_from(*reason).ok().filter(|&status| status > 0) else {
-                    let what = "a lookup is refused with a status of 1 to 255";
+                    let what = "a SIDR rejection needs a status from 1 to 255";
                     return Err(CmError::Invalid { id, command, what });
                 };
                 let answer = SidrAnswer::refusal(SidrStatus(status));

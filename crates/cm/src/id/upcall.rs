@@ -33,7 +33,7 @@ impl Manager {
         self.get(id, command)?;
         if !matches!(kind, EventKind::User | EventKind::AddrinfoResolved | EventKind::AddrinfoError)
         {
-            let what = "a program does not write such events";
+            let what = "programs cannot write events of this type";
             return Err(CmError::Invalid { id, command, what });
         }
         let param = EventParam::Arg(arg);
