@@ -190,17 +190,17 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::TooMany => "too many requests wait for answers; try again later",
-            Self::Invalid => "the request makes no sense",
-            Self::NoData => "not known, and the request does not wait",
+            Self::TooMany => "too many requests are pending; try again later",
+            Self::Invalid => "the request is invalid",
+            Self::NoData => "not in the cache, and the request does not wait for resolution",
             Self::NotConnected => "the source's port is not active or has not joined its group",
-            Self::TimedOut => "nobody has answered in time",
+            Self::TimedOut => "no answer in time",
             Self::SourceAddress => "no endpoint has the source address",
             Self::SourceType => "the source cannot be of this type",
-            Self::DestAddress => "the destination is missing or cannot be one",
+            Self::DestAddress => "the destination is missing or invalid",
             Self::DestType => "a destination of this type needs a source",
             Self::Sa(status) => {
-                return write!(f, "subnet administration refuses with status {status:#04x}");
+                return write!(f, "subnet administration refused with status {status:#04x}");
             }
         })
     }
