@@ -21,7 +21,7 @@ pub enum RoutingEngine {
 
 /// The error for a routing engine name that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no such routing engine: it is `minhop` or `updn`")]
+#[error("unknown routing engine: use `minhop` or `updn`")]
 pub struct NoSuchEngine;
 
 impl core::str::FromStr for RoutingEngine {

@@ -94,20 +94,24 @@ impl fmt::Display for Problem {
         write!(f, "{:#018x} port {port}: ", node.0)?;
         match what {
             ProblemKind::Silent => {
-                f.write_str("what is at the other end of its cable does not answer")
+                f.write_str("the node at the other end of its cable does not answer")
             }
             ProblemKind::NoAnswer => f.write_str("it does not answer"),
             ProblemKind::Refused(status) => {
-                write!(f, "it refuses a request with status {status:#06x}")
+                write!(f, "it rejects a request with status {status:#06x}")
             }
-            ProblemKind::NotKept => f.write_str("it does not keep what was set"),
+            ProblemKind::NotKept => {
+                f.write_str("it does not keep the attributes that the manager sets")
+            }
             ProblemKind::Nonsense => f.write_str("a GUID is zero, or a port number does not exist"),
             ProblemKind::DuplicateGuid => {
                 f.write_str("a second node has its GUID, or a cable was moved during the sweep")
             }
             ProblemKind::TooFar => f.write_str("it is too many hops away"),
-            ProblemKind::TooMany => f.write_str("what is behind it is left out: too many ports"),
-            ProblemKind::NoLid => f.write_str("no LID is left for it"),
+            ProblemKind::TooMany => {
+                f.write_str("nodes behind it are ignored: the subnet has too many ports")
+            }
+            ProblemKind::NoLid => f.write_str("no free LID is left for it"),
             ProblemKind::NoPkey => {
                 f.write_str("it is in more partitions than its P_Key table has entries")
             }

@@ -39,7 +39,7 @@ pub enum Rule {
     #[error("a P_Key is a number whose low 15 bits are not zero")]
     Pkey,
     /// No P_Key is left for a partition that does not set its own.
-    #[error("no P_Key is left for a partition without one")]
+    #[error("no free P_Key is left for a partition without a P_Key")]
     NoPkeyLeft,
     /// A flag.
     #[error(
@@ -50,10 +50,10 @@ pub enum Rule {
     #[error("flags of a group are rate=, mtu=, sl=, scope=, Q_Key=, TClass= and FlowLabel=")]
     GroupFlag,
     /// A rate.
-    #[error("a rate is a code of the specification: 2 to 22")]
+    #[error("a rate is a code of the IBTA specification: 2 to 22")]
     Rate,
     /// An MTU.
-    #[error("an MTU is a code of the specification: 1 (256 bytes) to 5 (4096 bytes)")]
+    #[error("an MTU is a code of the IBTA specification: 1 (256 bytes) to 5 (4096 bytes)")]
     Mtu,
     /// A service level.
     #[error("a service level is a number from 0 to 15")]
@@ -86,7 +86,7 @@ pub enum Rule {
     #[error("the P_Key in the GID of an IP group is that of its partition, or zero")]
     MgidPkey,
     /// The values of an IP group.
-    #[error("an IP group has the rate and the MTU that its partition's definition says")]
+    #[error("an IP group takes its rate and MTU from the definition of its partition")]
     NotAsBroadcast,
     /// The number of groups.
     #[error("there are more groups than multicast LIDs")]

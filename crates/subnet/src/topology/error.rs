@@ -92,13 +92,15 @@ pub enum Rule {
     #[error("the ports of this node are [1] to [{0}]")]
     Port(u8),
     /// A port is defined twice.
-    #[error("this port has a line already")]
+    #[error("this port is described by an earlier line already")]
     SamePort,
     /// Invalid text after a port's number.
     #[error("after a port come (GUID), \"name\"[port], and w=, s= or e= with a number")]
     AfterPort,
     /// The node or port at the other end of a cable is not in the file.
-    #[error("there is no node with this name, or it has no such port; an alias has its line above")]
+    #[error(
+        "there is no node with this name, or it has no such port; an alias must be defined above"
+    )]
     Remote,
     /// The two ends of a cable contradict each other.
     #[error("{0}")]
@@ -111,11 +113,11 @@ pub enum Rule {
     Included(String),
     /// Too many included files, or too deep inclusion.
     #[error(
-        "files include others at most {MAX_DEPTH} deep, {MAX_FILES} in all, of {MAX_TEXT} bytes together"
+        "includes nest at most {MAX_DEPTH} deep, with at most {MAX_FILES} files and {MAX_TEXT} bytes in total"
     )]
     TooManyFiles,
     /// Not a command that defines a topology.
-    #[error("`do` knows Link, Guid and Baselid: others are for a subnet that is up already")]
+    #[error("`do` supports Link, Guid and Baselid; other commands need a running subnet")]
     Command,
     /// The node or port that a command names does not exist.
     #[error("there is no node or alias with this name above, or the node has no such port")]

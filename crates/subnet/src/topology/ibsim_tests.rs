@@ -142,8 +142,8 @@ fn errors_name_line_token_and_rule() {
             "line 8, at `\"b\"[1]`: port 1 of node 1 has a cable already",
         ),
         ("Ca 1 \"a\"\n[1] \"a\"[x]\n", "line 2, at `[x]`: after a port come"),
-        ("do Unlink \"a\"[1]\n", "line 1, at `Unlink`: `do` knows Link, Guid and Baselid"),
-        ("do\n", "line 1, at `end of line`: `do` knows Link, Guid and Baselid"),
+        ("do Unlink \"a\"[1]\n", "line 1, at `Unlink`: `do` supports Link, Guid and Baselid"),
+        ("do\n", "line 1, at `end of line`: `do` supports Link, Guid and Baselid"),
         ("do Link a b\n", "line 1, at `a`: Link takes two ports"),
         (
             "do Link \"a\"[1] \"b\"[1]\n\nCa 1 \"a\"\n",

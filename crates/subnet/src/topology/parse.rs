@@ -41,7 +41,7 @@ impl Topology {
     /// # Errors
     /// [`ParseError`] has the line, the token and the rule.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
-        let why = "a file that includes others can only be read where files can be";
+        let why = "included files cannot be read here";
         Self::parse_with(text, &mut |_, _| Err(why.to_string()))
     }
 

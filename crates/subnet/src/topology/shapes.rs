@@ -43,7 +43,7 @@ pub enum Shape {
 pub enum ShapeError {
     /// No shape has this name.
     #[error(
-        "`{0}` is not a shape: two, switch:N, fattree:N, torus:AxBxC and dragonfly:A,P,H[,G] are"
+        "`{0}` is not a shape: use two, switch:N, fattree:N, torus:AxBxC or dragonfly:A,P,H[,G]"
     )]
     Unknown(String),
     /// The numbers after the name are invalid.
@@ -51,11 +51,11 @@ pub enum ShapeError {
     Size(String, &'static str),
 }
 
-const SWITCH: &str = "switch:N wants 1 to 254 ports";
-const FAT_TREE: &str = "fattree:N wants 1 to 11664 adapters";
-const TORUS: &str = "torus:AxBxC wants three sizes, at most 24575 switches together";
-const DRAGONFLY: &str = "dragonfly:A,P,H[,G] wants switches, adapters and global cables that fit \
-    254 ports, at most A*H+1 groups and 49151 nodes";
+const SWITCH: &str = "switch:N takes 1 to 254 ports";
+const FAT_TREE: &str = "fattree:N takes 1 to 11664 adapters";
+const TORUS: &str = "torus:AxBxC takes three sizes, at most 24575 switches in total";
+const DRAGONFLY: &str = "dragonfly:A,P,H[,G] takes numbers of switches, adapters and global \
+    cables that fit 254 ports, at most A*H+1 groups and 49151 nodes";
 
 impl FromStr for Shape {
     type Err = ShapeError;
@@ -65,7 +65,7 @@ impl FromStr for Shape {
         let size = |why| ShapeError::Size(text.chars().take(64).collect(), why);
         match name {
             "two" if text == "two" => Ok(Self::Two),
-            "two" => Err(size("two has no size")),
+            "two" => Err(size("two takes no size")),
             "switch" => {
                 let n = number(sizes).and_then(|n| u8::try_from(n).ok());
                 let n = n.filter(|n| (1..=MAX_PORTS).contains(n));

@@ -93,7 +93,7 @@ fn errors_name_line_token_and_rule() {
     let two = "Ca 1 \"a\"\n[1] \"b\"[1]\n\nCa 1 \"b\"\n";
     let cases: &[(&str, &str)] = &[
         ("\nSwich 4 \"a\"\n", "line 2, at `Swich`: a line begins with"),
-        ("include \"x\"\n", "line 1, at `\"x\"`: a file that includes others can only be read"),
+        ("include \"x\"\n", "line 1, at `\"x\"`: included files cannot be read here"),
         ("color=3\n", "line 1, at `color=3`: a keyword is one of"),
         ("vendid=0x1000000\n", "line 1, at `0x1000000`: vendid must be a number, at most 0xffffff"),
         ("caguid=xyz\n", "line 1, at `xyz`: a GUID must be a number"),
@@ -116,7 +116,7 @@ fn errors_name_line_token_and_rule() {
         ("Ca 1 \"a\"\n[2] \"b\"[1]\n", "line 2, at `[2]`: the ports of this node are [1] to [1]"),
         (
             "Ca 1 \"a\"\n[1] \"b\"[1]\n[1] \"b\"[1]\n",
-            "line 3, at `[1]`: this port has a line already",
+            "line 3, at `[1]`: this port is described by an earlier line already",
         ),
         ("Ca 1 \"a\"\n[1] b\n", "line 2, at `b`: after a port come"),
         ("Ca 1 \"a\"\n[1] \"b\"[1] x=3\n", "line 2, at `x=3`: after a port come"),
@@ -297,7 +297,7 @@ fn wrong_shapes_are_told_what_is_right() {
         assert!(error.contains(text), "{error}");
     }
     let error = "fattree:x".parse::<Shape>().expect_err("no number").to_string();
-    assert_eq!(error, "`fattree:x`: fattree:N wants 1 to 11664 adapters");
+    assert_eq!(error, "`fattree:x`: fattree:N takes 1 to 11664 adapters");
 }
 
 /// Generates topologies of a few nodes with arbitrary names, LIDs, GUIDs and cables.

@@ -11,7 +11,7 @@ pub enum Errno {
     #[error("no such file (EBADF)")]
     BadF,
     /// EAGAIN: another program has it open.
-    #[error("taken by another file (EAGAIN)")]
+    #[error("in use by another file (EAGAIN)")]
     Again,
     /// ENOMEM: a limit is exceeded.
     #[error("a limit is reached (ENOMEM)")]

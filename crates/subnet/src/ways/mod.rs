@@ -45,7 +45,7 @@ pub struct WayFound {
 
 /// Why packets do not arrive: the port that drops all of them, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("packets end at {at}: {reason:?}")]
+#[error("packets are dropped at {at}: {reason:?}")]
 pub struct Lost {
     /// The port.
     pub at: PortId,
