@@ -267,7 +267,7 @@ fn region_at(key: u32) -> Option<usize> {
 
 /// A copy in flight did not end in time: its process is stopped or malicious.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a copy of the peer's does not end")]
+#[error("the peer's copy does not finish")]
 pub struct Stuck;
 
 /// Another process's board.

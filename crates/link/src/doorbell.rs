@@ -145,7 +145,7 @@ impl PeerBell {
         let is_one = socket_domain(&fd) == Ok(AddressFamily::UNIX)
             && socket_type(&fd) == Ok(SocketType::DGRAM);
         if !is_one {
-            let why = "not a Unix datagram socket, so it wakes nobody";
+            let why = "not a Unix datagram socket, so it cannot be a doorbell";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         Ok(Self::new(fd))

@@ -26,7 +26,7 @@ pub enum ProcMemError {
         pid: i32,
     },
     /// The range, or its end, is not mapped in the other process, or not with the right to do this.
-    #[error("process {pid} has no such memory at {va:#x}, {len} bytes ({done} bytes copied)")]
+    #[error("process {pid}: {len} bytes at {va:#x} are not accessible ({done} bytes copied)")]
     Fault {
         /// The process.
         pid: i32,
@@ -39,7 +39,7 @@ pub enum ProcMemError {
     },
     /// The operating system does not permit access to this process's memory. Use a link that does not need it, or let the process
     /// call `prctl(PR_SET_PTRACER)`.
-    #[error("may not touch the memory of process {pid}")]
+    #[error("no permission to access the memory of process {pid}")]
     Refused {
         /// The process.
         pid: i32,
@@ -51,10 +51,10 @@ pub enum ProcMemError {
         pid: i32,
     },
     /// `/proc` belongs to another PID namespace than this process, so that its process IDs are not valid here.
-    #[error("/proc is of another PID namespace, and does not tell the number of a process here")]
+    #[error("/proc belongs to another PID namespace, so its process IDs are not valid here")]
     ForeignProc,
     /// Anything else.
-    #[error("cannot reach the memory of process {pid}: {source}")]
+    #[error("cannot access the memory of process {pid}: {source}")]
     Io {
         /// The process.
         pid: i32,

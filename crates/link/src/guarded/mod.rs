@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// The memory is not mapped, or does not permit the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the memory is not mapped, or not for this")]
+#[error("the memory is not mapped, or not for this access")]
 pub struct Unmapped;
 
 /// The mechanism that detects unmapped memory.

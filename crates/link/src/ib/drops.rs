@@ -31,25 +31,25 @@ macro_rules! drops {
 }
 
 drops! {
-    TxInactive "tx_inactive", "The own port is not active, or has no LID.";
-    TxNoWay "tx_no_way", "No packets come to the destination LID.";
-    TxPkey "tx_pkey", "The P_Key is not in the own table, or does not pass an enforcement of partitions on the way.";
+    TxInactive "tx_inactive", "The port is not active, or has no LID.";
+    TxNoWay "tx_no_way", "The destination LID has no route.";
+    TxPkey "tx_pkey", "The P_Key is not in the port's table, or does not pass partition enforcement on the way.";
     TxSl "tx_sl", "The service level has no virtual lane on the way.";
-    TxLength "tx_length", "The payload is larger than the MTU of a link on the way, or the packet cannot be at all.";
+    TxLength "tx_length", "The payload exceeds the MTU of a link on the way, or the packet's length is invalid.";
     TxGid "tx_gid", "The GID table has no such index.";
-    TxRefused "tx_refused", "The kernel did not take it.";
-    RxVersion "rx_version", "An encapsulation of another version.";
-    RxMalformed "rx_malformed", "The encapsulation or the headers make no sense.";
-    RxPart "rx_part", "A part that had come already.";
-    RxGivenUp "rx_given_up", "Not all parts came before others needed the room.";
-    RxInactive "rx_inactive", "The own port is not active, or has no LID.";
-    RxManagement "rx_management", "It is for QP0 or on VL15, which no data is.";
-    RxLid "rx_lid", "The destination LID is neither the port's nor a group's, or the source LID is no port's.";
+    TxRefused "tx_refused", "The kernel refused the packet.";
+    RxVersion "rx_version", "The encapsulation has another version.";
+    RxMalformed "rx_malformed", "The encapsulation or a header is invalid.";
+    RxPart "rx_part", "The part is a duplicate.";
+    RxGivenUp "rx_given_up", "The packet was discarded incomplete, because others needed the buffer.";
+    RxInactive "rx_inactive", "The port is not active, or has no LID.";
+    RxManagement "rx_management", "The packet is for QP0 or on VL 15, which never carry data.";
+    RxLid "rx_lid", "The destination LID is neither the port's nor a group's, or no port has the source LID.";
     RxGid "rx_gid", "The destination GID is neither the port's nor a group's.";
     RxPkey "rx_pkey", "No key of the P_Key table admits its P_Key.";
     RxQkey "rx_qkey", "The Q_Key is not that of the queue pair.";
     RxIcrc "rx_icrc", "The ICRC is wrong.";
-    RxStray "rx_stray", "It was for another process of this host, which got it a little later.";
+    RxStray "rx_stray", "The packet was for another process of this host, and was passed on to it.";
 }
 
 /// The number of drops for each reason.

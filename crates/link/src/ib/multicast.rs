@@ -75,7 +75,7 @@ pub fn probe(wire: &IbWire) -> Result<(), OpenError> {
     let probe = header(0, 0);
     let sent = wire.port().send_message(&name, &probe, &ControlBuf::new());
     sent.map_err(fail("send to a multicast group"))?;
-    received(heard.port()).map_err(fail("hear a multicast group"))
+    received(heard.port()).map_err(fail("receive from a multicast group"))
 }
 
 /// Receives one datagram. The loopback interface mostly delivers during the send, but on a busy machine a little later.

@@ -48,7 +48,7 @@ pub use wire::{Meta, PACKET, Ring, RingPath, dest_qpn};
 
 /// The ring's other side violated the protocol. The ring is no longer usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the peer broke the ring")]
+#[error("the peer violated the ring's protocol")]
 pub struct Broken;
 
 /// The default number of data bytes of a ring.
@@ -174,7 +174,7 @@ impl Shared {
         let capacity = usize::try_from(capacity)
             .ok()
             .filter(|c| c.is_power_of_two() && (MIN_CAPACITY..=MAX_CAPACITY).contains(c))
-            .ok_or_else(|| bad("a ring of impossible capacity"))?;
+            .ok_or_else(|| bad("a ring of invalid capacity"))?;
         Ok(Self { map: Mapping::map(&fd, HEADER + capacity)?, capacity })
     }
 

@@ -20,7 +20,7 @@ pub enum RingError {
     #[error("the ring is full")]
     Full,
     /// The record is too long for a ring of this capacity.
-    #[error("a record of {len} bytes does not fit in this ring, which takes {max}")]
+    #[error("a record of {len} bytes does not fit in the ring, whose maximum is {max}")]
     TooLarge {
         /// The length of the record.
         len: usize,

@@ -48,7 +48,10 @@ impl RowReader {
     pub fn map(fd: impl AsFd) -> io::Result<Self> {
         let map = Mapping::map(fd, at::END)?;
         if map.word(0).load(Ordering::Acquire) != MAGIC {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "no counter rows"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "not counter rows, or of another version",
+            ));
         }
         Ok(Self { map, read: Vec::new(), dropped: 0 })
     }

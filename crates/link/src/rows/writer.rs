@@ -46,7 +46,10 @@ impl Rows {
     pub fn map(fd: impl AsFd) -> io::Result<Self> {
         let map = Mapping::map(fd, at::END)?;
         if map.word(0).load(Ordering::Acquire) != MAGIC {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "no counter rows"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "not counter rows, or of another version",
+            ));
         }
         Ok(Self { map, free: Mutex::default() })
     }

@@ -37,7 +37,7 @@ impl Default for GroupOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another socket holds the port.
-    #[error("UDP port {port} of {addr} is held by {}", who(.holder.as_ref()))]
+    #[error("UDP port {port} of {addr} is in use by {}", who(.holder.as_ref()))]
     InUse {
         /// The local address.
         addr: IpAddr,
@@ -76,7 +76,7 @@ impl OpenError {
 }
 
 fn who(holder: Option<&Holder>) -> String {
-    holder.map_or_else(|| "somebody who cannot be seen".to_owned(), Holder::to_string)
+    holder.map_or_else(|| "a process that is not visible".to_owned(), Holder::to_string)
 }
 
 /// The SO_REUSEPORT group of one local address. Slot n's socket is the n-th, and a packet is steered to the slot in its destination

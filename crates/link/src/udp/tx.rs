@@ -77,7 +77,7 @@ struct To {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// The packet cannot be combined with the batch: flush, then push it again.
-    #[error("flush the batch first")]
+    #[error("the packet cannot join this batch: flush the batch first")]
     Full,
     /// Its payload is not mapped.
     #[error(transparent)]

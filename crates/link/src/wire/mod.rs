@@ -118,13 +118,13 @@ pub type PacketWire =
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The packet cannot be combined with the gathered ones: flush them, then send it again.
-    #[error("flush what was gathered first")]
+    #[error("flush the gathered packets first")]
     Full,
     /// The link is full: try again when it has room.
     #[error("the link is full")]
     Busy,
     /// The packet is larger than the link or the path to its destination supports.
-    #[error("a packet of {len} bytes is too large for the link, which takes {max}")]
+    #[error("a packet of {len} bytes is too large for the link, whose maximum is {max}")]
     TooLarge {
         /// The length of the packet in bytes.
         len: usize,
@@ -164,7 +164,7 @@ pub enum TxFail {
         kept: usize,
     },
     /// A packet is larger than the path MTU. It and those after it are lost.
-    #[error("a packet of {len} bytes is larger than the path takes ({lost} packets lost)")]
+    #[error("a packet of {len} bytes exceeds the path MTU ({lost} packets lost)")]
     TooLarge {
         /// Its UDP payload in bytes.
         len: usize,
