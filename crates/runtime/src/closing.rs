@@ -130,7 +130,7 @@ impl Closer {
             // The waiting descriptors are closed together with the next one.
             Err(error) => {
                 if !std::mem::replace(&mut state.short, true) {
-                    tracing::warn!(%error, "no thread to close descriptors");
+                    tracing::warn!(%error, "cannot start a thread to close descriptors; they wait for the next one");
                 }
             }
         }

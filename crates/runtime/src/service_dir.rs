@@ -58,7 +58,7 @@ impl ServiceDir {
     /// # Errors
     /// [`DirectoryError`].
     pub fn wait_service_lock(&self) -> Result<File, DirectoryError> {
-        let unlocked = || DirectoryError::new(&self.path, "its lock cannot be waited for");
+        let unlocked = || DirectoryError::new(&self.path, "cannot wait for its lock");
         self.lock("lock", FlockOperation::LockExclusive)?.ok_or_else(unlocked)
     }
 

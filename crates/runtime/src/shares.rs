@@ -23,7 +23,8 @@ struct Shared {
 /// The error that a user would exceed its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "user {user} has {has} of {all}, and all users but the service's owner have {others}: one may have half, all of them three quarters"
+    "user {user} holds {has} of {all}, and all users except the service's owner hold {others}: \
+     the limits are half for one user, three quarters for all"
 )]
 pub struct Exceeded {
     /// The user that asked for more.

@@ -33,13 +33,13 @@ pub enum MessageError {
     #[error("the socket would block")]
     WouldBlock,
     /// The message is longer than [`MAX_MESSAGE`].
-    #[error("a message of more than {MAX_MESSAGE} bytes")]
+    #[error("the message exceeds {MAX_MESSAGE} bytes")]
     TooLong,
     /// There are more descriptors than [`MAX_FDS`], or this process's table has no room for them.
-    #[error("descriptors were cut off")]
+    #[error("descriptors were truncated")]
     FdsCut,
     /// The message is not one of this protocol version.
-    #[error("not decodable: {0}")]
+    #[error("cannot decode the message: {0}")]
     Decode(#[from] postcard::Error),
     /// The operating system returned an error.
     #[error(transparent)]

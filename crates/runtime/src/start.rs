@@ -73,7 +73,7 @@ pub fn spawn(
     until_ready(&mut child).map_err(|why| {
         let (program, log) = (program.display(), dir.log());
         if why.is_empty() {
-            format!("{program} ended without a word: see {}", log.display())
+            format!("{program} exited without an error message: see {}", log.display())
         } else {
             why
         }
@@ -135,7 +135,7 @@ pub fn apart() -> bool {
     }
     inherited::unblock_signals();
     if let Err(e) = inherited::close_descriptors_on_exec() {
-        tracing::warn!("descriptors of the program that needs this service stay open here: {e}");
+        tracing::warn!("cannot close the descriptors inherited from the client: {e}");
     }
     let started = std::env::current_exe().and_then(|program| {
         let mut words = std::env::args_os();
@@ -146,7 +146,7 @@ pub fn apart() -> bool {
         command.spawn()
     });
     if let Err(e) = started {
-        say(&format!("error: cannot start once more: {e}"));
+        say(&format!("error: cannot start the service detached: {e}"));
     }
     true
 }
@@ -163,7 +163,7 @@ pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(e) = rustix::process::setrlimit(Resource::Nofile, raised) {
-        tracing::debug!("the descriptor limit stays: {e}");
+        tracing::debug!("cannot raise the descriptor limit: {e}");
     }
 }
 

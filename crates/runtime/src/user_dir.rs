@@ -53,7 +53,7 @@ impl UserDir {
             make_own(&path)?;
             Ok(Self(path))
         });
-        let mut last = Err(DirectoryError::new(Path::new("/tmp"), "no directory"));
+        let mut last = Err(DirectoryError::new(Path::new("/tmp"), "no directory for this user"));
         tried
             .find_map(|dir| match dir {
                 Ok(dir) => Some(dir),
@@ -216,17 +216,17 @@ fn make_private(path: &Path, parents: bool) -> Result<(), DirectoryError> {
     if let Err(e) = made
         && e.kind() != io::ErrorKind::AlreadyExists
     {
-        return Err(DirectoryError::new(path, format!("cannot make it: {e}")));
+        return Err(DirectoryError::new(path, format!("cannot create it: {e}")));
     }
     let meta = fs::symlink_metadata(path)
-        .map_err(|e| DirectoryError::new(path, format!("cannot look at it: {e}")))?;
+        .map_err(|e| DirectoryError::new(path, format!("cannot inspect it: {e}")))?;
     let uid = rustix::process::geteuid().as_raw();
     let why = if !meta.is_dir() {
         "it is not a directory".to_owned()
     } else if meta.uid() != uid && meta.uid() != 0 {
         format!("it belongs to user {}, not to you ({uid})", meta.uid())
     } else if meta.mode() & 0o022 != 0 {
-        format!("others may write it (mode {:o})", meta.mode() & 0o7777)
+        format!("others can write to it (mode {:o})", meta.mode() & 0o7777)
     } else {
         return Ok(());
     };
@@ -263,7 +263,7 @@ mod tests {
         }
         fs::set_permissions(&real, fs::Permissions::from_mode(0o777)).unwrap();
         let e = UserDir::at(&real).unwrap_err().to_string();
-        assert!(e.contains("others may write"), "{e}");
+        assert!(e.contains("others can write"), "{e}");
     }
 
     #[test]
