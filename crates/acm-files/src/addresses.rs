@@ -91,9 +91,9 @@ pub fn parse(name: &str, input: impl BufRead, takes_ips: bool) -> (Assignments, 
         if !takes_ips && !matches!(assignment.address, Address::Name(_)) {
             problems.warning(line.number, SKIPPED_IP);
         } else if !known.insert(assignment.clone()) {
-            problems.warning(line.number, "another line says the same");
+            problems.warning(line.number, "a duplicate of an earlier line");
         } else if found.all.len() == MAX_ASSIGNMENTS {
-            let what = format!("more than {MAX_ASSIGNMENTS} addresses; this one is not used");
+            let what = format!("more than {MAX_ASSIGNMENTS} addresses; this one is ignored");
             problems.error(line.number, what);
         } else {
             found.all.push(assignment);
@@ -103,23 +103,23 @@ pub fn parse(name: &str, input: impl BufRead, takes_ips: bool) -> (Assignments, 
     (found, problems.finish())
 }
 
-const SKIPPED_IP: &str = "an IP address is used only with support_ips_in_addr_cfg 1; those of \
-    interfaces are known without being here";
+const SKIPPED_IP: &str =
+    "an IP address is used only with support_ips_in_addr_cfg 1; those of interfaces need no line";
 
 fn assignment(line: Line<'_>, problems: &mut Reporter<'_>) -> Result<Assignment, String> {
     let Some(([address, device, port, pkey], more)) = line.fields() else {
         return Err("a line has four words: address, device, port, P_Key".to_owned());
     };
     if let Some(more) = more {
-        let what = format!("{} and what follows is ignored", quoted(more));
+        let what = format!("{} and the rest of the line are ignored", quoted(more));
         problems.warning(line.number, what);
     }
     if address.len() > IBACM_ADDRESS {
-        let what = format!("ibacm reads only {IBACM_ADDRESS} bytes of an address");
+        let what = format!("ibacm reads only the first {IBACM_ADDRESS} bytes of an address");
         problems.warning(line.number, what);
     }
     if device.len() > MAX_DEVICE || !is_word(device) {
-        return Err(format!("a device's name has at most {MAX_DEVICE} bytes, all of them text"));
+        return Err(format!("a device's name has at most {MAX_DEVICE} bytes of text"));
     }
     Ok(Assignment {
         address: self::address(address)?,
@@ -140,7 +140,7 @@ pub(crate) fn address(word: &str) -> Result<Address, String> {
     }
     let name = Address::name(word).filter(|_| is_word(word));
     name.ok_or_else(|| {
-        format!("a name has 1 to {} bytes of text, {} has not", Name::MAX, quoted(word))
+        format!("a name has 1 to {} bytes of text, unlike {}", Name::MAX, quoted(word))
     })
 }
 
@@ -158,7 +158,7 @@ fn pkey(word: &str) -> Result<PkeyChoice, String> {
     let pkey = pkey.filter(|pkey| pkey & 0x7fff != 0 && !digits.starts_with('+'));
     pkey.map(|pkey| PkeyChoice::Of(Pkey(pkey))).ok_or_else(|| {
         let word = quoted(word);
-        format!("a P_Key is default, or hexadecimal from 0x1 to 0xffff without 0x8000, not {word}")
+        format!("a P_Key is default, or hexadecimal from 0x1 to 0xffff except 0x8000, not {word}")
     })
 }
 
@@ -242,14 +242,11 @@ mod tests {
         refused("a ibv0 0 default", "a port is a number from 1 to 255, not \"0\"");
         refused("a ibv0 256 default", "a port is a number from 1 to 255, not \"256\"");
         for pkey in ["0", "0x8000", "10000", "0xx", "+1", "none"] {
-            let why = "a P_Key is default, or hexadecimal from 0x1 to 0xffff without 0x8000, not";
+            let why = "a P_Key is default, or hexadecimal from 0x1 to 0xffff except 0x8000, not";
             refused(&format!("a ibv0 1 {pkey}"), &format!("{why} {pkey:?}"));
         }
         let device = "d".repeat(32);
-        refused(
-            &format!("a {device} 1 1"),
-            "a device's name has at most 31 bytes, all of them text",
-        );
+        refused(&format!("a {device} 1 1"), "a device's name has at most 31 bytes of text");
         let (found, report) = read(&format!("{} ibv0 1 1\n", "x".repeat(64)));
         assert_eq!((found.all.len(), report.errors(), report.warnings()), (0, 1, 1));
     }

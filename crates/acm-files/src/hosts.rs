@@ -40,18 +40,21 @@ fn host(line: Line<'_>, hosts: &mut Hosts, problems: &mut Reporter<'_>) -> Resul
         return Err("a line has two words: address, GID".to_owned());
     };
     if let Some(more) = more {
-        problems.warning(line.number, format!("{} and what follows is ignored", quoted(more)));
+        problems
+            .warning(line.number, format!("{} and the rest of the line are ignored", quoted(more)));
     }
     let (address, gid) = (self::address(address)?, self::gid(gid)?);
     if hosts.len() == MAX_HOSTS {
-        return Err(format!("more than {MAX_HOSTS} addresses; this one is not used"));
+        return Err(format!("more than {MAX_HOSTS} addresses; this one is ignored"));
     }
     match hosts.get(&address) {
         None => {
             hosts.insert(address, gid);
         }
-        Some(known) if *known == gid => problems.warning(line.number, "another line says the same"),
-        Some(known) => return Err(format!("{address} has GID {known} by another line")),
+        Some(known) if *known == gid => {
+            problems.warning(line.number, "a duplicate of an earlier line")
+        }
+        Some(known) => return Err(format!("{address} has GID {known} in an earlier line")),
     }
     Ok(())
 }
@@ -99,9 +102,9 @@ hosts:1: error: a line has two words: address, GID
 hosts:2: error: a GID is written like an IPv6 address, not \"10.0.0.1\"
 hosts:3: error: :: is not the GID of a port
 hosts:4: error: ff15::1 is not the GID of a port
-hosts:5: warning: \"c\" and what follows is ignored
-hosts:6: warning: another line says the same
-hosts:7: error: b has GID fe80::1 by another line
+hosts:5: warning: \"c\" and the rest of the line are ignored
+hosts:6: warning: a duplicate of an earlier line
+hosts:7: error: b has GID fe80::1 in an earlier line
 ";
         assert_eq!(report.to_string(), right);
     }

@@ -47,7 +47,10 @@ pub(crate) fn each_line(
         match next_line(&mut input, &mut bytes) {
             Ok(0) => return,
             Ok(_) => {}
-            Err(e) => return problems.error(number, format!("cannot be read from here on: {e}")),
+            Err(e) => {
+                return problems
+                    .error(number, format!("cannot read the file from this line on: {e}"));
+            }
         }
         if let Some(text) = checked(number, &bytes, problems) {
             each(Line { number, text }, problems);
@@ -78,11 +81,14 @@ fn checked<'a>(number: u32, bytes: &'a [u8], problems: &mut Reporter<'_>) -> Opt
         return None;
     };
     if text.trim_ascii_start().starts_with('#') {
-        problems.warning(number, "a comment; ibacm knows it only by a # in the first column");
+        problems.warning(
+            number,
+            "a comment; ibacm recognizes comments only with # in the first column",
+        );
         return None;
     }
     if bytes.len() > IBACM_LINE {
-        let what = format!("ibacm reads lines of more than {IBACM_LINE} bytes as two");
+        let what = format!("ibacm splits lines of more than {IBACM_LINE} bytes");
         problems.warning(number, what);
     }
     Some(text)
@@ -138,6 +144,9 @@ mod tests {
         each_line(input, &mut problems, |_, _| lines += 1);
         assert_eq!(lines, 1);
         let report = problems.finish().to_string();
-        assert_eq!(report, "f:2: error: cannot be read from here on: the disk is gone\n");
+        assert_eq!(
+            report,
+            "f:2: error: cannot read the file from this line on: the disk is gone\n"
+        );
     }
 }

@@ -20,16 +20,16 @@ pub enum OpenError {
     #[error("{0} does not exist")]
     Missing(PathBuf),
     /// It is a symbolic link.
-    #[error("{0} is a symbolic link, which is not followed; put the file itself there")]
+    #[error("{0} is a symbolic link, which is not followed; replace it by the file itself")]
     Link(PathBuf),
     /// It is a directory, a device, or another kind of non-regular file.
     #[error("{0} is not a regular file")]
     NotAFile(PathBuf),
     /// Every user may write to it, or replace it.
-    #[error("every user can write to {0}, so that it says what anybody wants; chmod o-w it")]
+    #[error("every user can write to {0}, so it cannot be trusted; run chmod o-w on it")]
     Writable(PathBuf),
     /// It belongs to another user than root and the reader.
-    #[error("{path} belongs to user {owner}, not to root or user {user}; chown it")]
+    #[error("{path} belongs to user {owner}, not to root or user {user}; run chown on it")]
     Owner {
         /// The file.
         path: PathBuf,

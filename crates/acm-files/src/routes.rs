@@ -88,7 +88,7 @@ impl Dump<'_> {
             (Some(rest), _) => self.heading(rest),
             (None, Section::Other) => Ok(()),
             (None, Section::None) => {
-                Err("no section has begun; one does with Channel Adapter, Switch or Router"
+                Err("a line before the first section, which begins with Channel Adapter, Switch or Router"
                     .to_owned())
             }
             (None, Section::Of(port)) => self.route(port, text),
@@ -103,7 +103,7 @@ impl Dump<'_> {
         let port = heading(rest)?;
         let guid = *self.ports.entry(port.base_lid).or_insert(port.guid);
         if guid != port.guid {
-            return Err(format!("LID {} is that of {guid} in another section", port.base_lid));
+            return Err(format!("LID {} belongs to {guid} in another section", port.base_lid));
         }
         if self.local.contains(&port) {
             self.routes.of.entry(port).or_default();
@@ -137,9 +137,9 @@ fn heading(rest: &str) -> Result<DumpedPort, String> {
     let lid = parts.next().and_then(|part| part.strip_prefix("base LID")).ok_or_else(wrong)?;
     let lid = lid.split_ascii_whitespace().next().and_then(number).ok_or_else(wrong)?;
     let base_lid = u16::try_from(lid).map(Lid).ok().filter(|lid| lid.is_unicast());
-    let base_lid = base_lid.ok_or_else(|| format!("LID {lid:#x} is not that of a port"))?;
+    let base_lid = base_lid.ok_or_else(|| format!("LID {lid:#x} is not a unicast LID"))?;
     if guid == 0 {
-        return Err("no port has GUID 0".to_owned());
+        return Err("a port cannot have GUID 0".to_owned());
     }
     Ok(DumpedPort { guid: Guid(guid), base_lid })
 }
@@ -161,9 +161,10 @@ fn route(text: &str) -> Result<Option<(Lid, Route)>, String> {
     let mtu = code(mtu, 5).and_then(Mtu::from_code);
     let mtu = mtu.ok_or_else(|| format!("{text:?} has no MTU, a code from 1 (256) to 5 (4096)"))?;
     let rate = code(rate, 63).map(Rate).filter(|rate| rate.mbps() != 0);
-    let rate = rate.ok_or_else(|| format!("{text:?} has no rate, a code of the specification"))?;
+    let rate =
+        rate.ok_or_else(|| format!("{text:?} has no rate, a code of the IBTA specification"))?;
     if !lid.is_unicast() {
-        return Err(format!("LID {lid} is not that of a port"));
+        return Err(format!("LID {lid} is not a unicast LID"));
     }
     Ok(Some((lid, Route { guid: None, sl, mtu, rate })))
 }
@@ -248,15 +249,15 @@ Switch 0x12, base LID 1
         let (routes, report) = parse("dump", text.as_bytes(), &[LOCAL]);
         assert_eq!(routes.of[&LOCAL].keys().collect::<Vec<_>>(), [&Lid(3)]);
         let right = "\
-dump:1: error: no section has begun; one does with Channel Adapter, Switch or Router
+dump:1: error: a line before the first section, which begins with Channel Adapter, Switch or Router
 dump:2: error: a heading is KIND 0xGUID, base LID N, and more
 dump:3: error: a heading is KIND 0xGUID, base LID N, and more
 dump:5: error: a service level is from 0 to 15, not \"16\"
 dump:6: error: \"2 : 0 : 6 : 3\" has no MTU, a code from 1 (256) to 5 (4096)
-dump:7: error: \"2 : 0 : 4 : 99\" has no rate, a code of the specification
-dump:8: error: \"2 : 0 : 4\" has no rate, a code of the specification
+dump:7: error: \"2 : 0 : 4 : 99\" has no rate, a code of the IBTA specification
+dump:8: error: \"2 : 0 : 4\" has no rate, a code of the IBTA specification
 dump:9: error: a route is LID : SL : MTU : RATE, or LID : UNREACHABLE, not \"x\"
-dump:11: error: LID 0x0001 is that of 0x0000000000000011 in another section
+dump:11: error: LID 0x0001 belongs to 0x0000000000000011 in another section
 ";
         assert_eq!(report.to_string(), right);
     }

@@ -177,8 +177,7 @@ fn set(
     let mut words = line.words();
     let name = words.next().unwrap_or_default();
     let Some(at) = OPTIONS.iter().position(|row| row.name.eq_ignore_ascii_case(name)) else {
-        problems
-            .warning(line.number, format!("there is no option {}; it is ignored", quoted(name)));
+        problems.warning(line.number, format!("unknown option {}; it is ignored", quoted(name)));
         return Ok(());
     };
     let row = &OPTIONS[at];
@@ -188,7 +187,7 @@ fn set(
         return Err(format!("{} has no value", row.name));
     }
     if values.len() > row.words {
-        let what = format!("{} and what follows is ignored", quoted(values[row.words]));
+        let what = format!("{} and the rest of the line are ignored", quoted(values[row.words]));
         problems.warning(line.number, what);
     }
     let values = &values[..values.len().min(row.words)];
@@ -201,7 +200,7 @@ fn set(
     }
     let before = lines[at].set;
     if before != 0 && !row.repeats {
-        let what = format!("{} is in line {before}, too; the last one counts", row.name);
+        let what = format!("{} is also in line {before}; the last one counts", row.name);
         problems.warning(line.number, what);
     }
     lines[at].set = line.number;
@@ -242,7 +241,7 @@ const HEAD: &str = "\
 ";
 
 const OURS: &str = "
-# What follows are options of rdmux's service, which ibacm ignores.
+# The following options are those of rdmux's service. ibacm ignores them.
 ";
 
 #[cfg(test)]

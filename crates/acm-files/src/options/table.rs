@@ -95,7 +95,8 @@ pub const OPTIONS: &[Row] = &[
         example: "/var/log/ibacm.log",
         ..row(
             "log_file",
-            "Where the log goes: a file, stdout or stderr. By default, to the folder of the service.",
+            "The destination of the log: a file, stdout or stderr. The default is a file in the \
+             folder of the service.",
             |options, words| {
                 options.log_file = Some(match words[0] {
                     "stdout" => LogFile::Stdout,
@@ -112,15 +113,16 @@ pub const OPTIONS: &[Row] = &[
             },
         )
     },
-    field!(row "log_level", "How much is logged: 0 errors, 1 configuration, 2 operation.",
+    field!(row "log_level", "The level of detail of the log: 0 errors, 1 configuration, 2 operation.",
         log_level, |word| number(word, 0..=255), |value| value.to_string()),
-    field!(row "umad_debug_level", "What libibumad logs: 0 nothing, 1 basic, 2 verbose.",
+    field!(row "umad_debug_level", "The level of detail of libibumad's log: 0 nothing, 1 basic, 2 verbose.",
         umad_debug_level, |word| number(word, 0..=2), |value| value.to_string()),
     Row {
         example: "/run/ibacm.pid",
         ..row(
             "lock_file",
-            "The file that is locked, so that there is one service only. By default, in the folder of the service.",
+            "The lock file, which ensures that only one service runs. The default is a file in the \
+             folder of the service.",
             |options, words| {
                 options.lock_file = Some(path(words[0])?);
                 Ok(None)
@@ -130,31 +132,31 @@ pub const OPTIONS: &[Row] = &[
     },
     row(
         "addr_prot",
-        "How addresses are resolved: acm, by multicast. There is no other way.",
+        "The protocol that resolves addresses: acm, which multicasts requests, is the only one.",
         |_, words| one_of(words[0], &[("acm", ())]).map(|()| None),
         |_| vec!["acm".to_owned()],
     ),
     row(
         "addr_timeout",
-        "For how many minutes an address is known. 1440 is a day; -1 is for ever.",
+        "The lifetime of a cached address in minutes. 1440 is a day; -1 is forever.",
         |options, words| {
             options.machine.address_timeout = expiry(words[0], 60)?;
             Ok(None)
         },
         |options| expiry_word(options.machine.address_timeout, 60).into_iter().collect(),
     ),
-    field!(row "route_prot", "Where paths come from: sa, the subnet administration; acm, the records of multicast groups.",
+    field!(row "route_prot", "The source of paths: sa, subnet administration; acm, the records of multicast groups.",
         machine.route_protocol, |word| one_of(word, ROUTES), |value| word_of(value, ROUTES)),
     row(
         "route_timeout",
-        "For how many minutes a path is known, at most as long as its address. -1 is as long as that.",
+        "The lifetime of a cached path in minutes, at most that of its address. -1 is as long as the address.",
         |options, words| {
             options.machine.route_timeout = expiry(words[0], 60)?;
             Ok(None)
         },
         |options| expiry_word(options.machine.route_timeout, 60).into_iter().collect(),
     ),
-    field!(row "loopback_prot", "How addresses of this host are resolved: local, without asking; none, like all others.",
+    field!(row "loopback_prot", "The resolution of this host's own addresses: local, without requests; none, like all others.",
         machine.local_loopback, |word| one_of(word, LOOPBACK), |value| word_of(value, LOOPBACK)),
     field!(row "server_port", "The TCP port for clients, in the modes loop and open.",
         server_port, |word| number(word, 1..=65535), |value| value.to_string()),
@@ -162,7 +164,7 @@ pub const OPTIONS: &[Row] = &[
         server_mode, |word| one_of(word, MODES), |value| word_of(value, MODES)),
     row(
         "acme_plus_kernel_only",
-        "With yes, connection managers do not find the service by themselves.",
+        "With yes, connection managers do not discover the service by themselves.",
         |options, words| {
             let (value, warning) = boolean_of_ibacm(words[0], &["true", "yes"])?;
             options.acme_plus_kernel_only = value;
@@ -170,17 +172,17 @@ pub const OPTIONS: &[Row] = &[
         },
         |options| vec![yes_no(options.acme_plus_kernel_only)],
     ),
-    field!(row "timeout", "How many milliseconds to wait for an answer, beside the subnet's own timeout.",
+    field!(row "timeout", "The time to wait for an answer in milliseconds, in addition to the subnet's own timeout.",
         machine.timeout, |word| millis(word, 0..=MAX_MILLIS), |value| millis_word(*value)),
-    field!(row "retries", "How often to ask again.",
+    field!(row "retries", "The number of retries of a request.",
         machine.retries, |word| number(word, 0..=255), |value| value.to_string()),
-    field!(row "resolve_depth", "How many addresses an endpoint asks for at once.",
+    field!(row "resolve_depth", "The maximum number of addresses that an endpoint resolves at once.",
         machine.resolve_depth, |word| number(word, 1..=MAX_DEPTH), |value| value.to_string()),
-    field!(row "sa_depth", "How many questions a port has with the subnet administration at once.",
+    field!(row "sa_depth", "The maximum number of queries of a port to subnet administration at once.",
         machine.sa_depth, |word| number(word, 1..=MAX_DEPTH), |value| value.to_string()),
-    field!(row "send_depth", "How many answers an endpoint has on their way at once.",
+    field!(row "send_depth", "The maximum number of answers of an endpoint in flight.",
         machine.send_depth, |word| number(word, 1..=MAX_DEPTH), |value| value.to_string()),
-    field!(row "recv_depth", "For how many datagrams at once an endpoint has buffers.",
+    field!(row "recv_depth", "The number of datagrams that an endpoint can buffer.",
         machine.recv_depth, |word| number(word, 1..=MAX_DEPTH), |value| value.to_string()),
     field!(row "min_mtu", "The MTU that every endpoint of the subnet can receive: 256, 512, 1024, 2048 or 4096.",
         machine.min_mtu, |word| mtu(word), |value| value.bytes().to_string()),
@@ -190,18 +192,20 @@ pub const OPTIONS: &[Row] = &[
         |options, words| {
             let (rate, is_known) = rate(words[0])?;
             options.machine.min_rate = rate;
-            Ok((!is_known).then(|| format!("ibacm does not know {rate}, and takes 10 Gb/s")))
+            Ok((!is_known)
+                .then(|| format!("ibacm does not know the rate {rate}, and uses 10 Gb/s")))
         },
         |options| vec![rate_word(options.machine.min_rate)],
     ),
     row(
         "route_preload",
-        "Paths to begin with: none, or opensm_full_v1, from a dump of OpenSM's.",
+        "The initial paths: none, or opensm_full_v1, from a dump of OpenSM's routes.",
         |options, words| {
             options.preloads_routes = one_of(words[0], ROUTE_PRELOAD)?;
             let is_manual = words[0].eq_ignore_ascii_case("full_opensm_v1");
-            Ok(is_manual
-                .then(|| "ibacm's own name is opensm_full_v1, its manual is wrong".to_owned()))
+            Ok(is_manual.then(|| {
+                "ibacm accepts only the name opensm_full_v1; its manual is wrong".to_owned()
+            }))
         },
         |options| vec![word_of(&options.preloads_routes, ROUTE_PRELOAD)],
     ),
@@ -209,7 +213,7 @@ pub const OPTIONS: &[Row] = &[
         example: "/etc/rdma/ibacm_route.data",
         ..row(
             "route_data_file",
-            "The dump.",
+            "The dump file of route_preload.",
             |options, words| {
                 options.route_data_file = Some(path(words[0])?);
                 Ok(None)
@@ -217,13 +221,13 @@ pub const OPTIONS: &[Row] = &[
             |options| path_word(options.route_data_file.as_ref()),
         )
     },
-    field!(row "addr_preload", "Addresses to begin with: none, or acm_hosts, from a file of addresses and GIDs.",
+    field!(row "addr_preload", "The initial addresses: none, or acm_hosts, from a file of addresses and GIDs.",
         preloads_addresses, |word| one_of(word, ADDR_PRELOAD), |value| word_of(value, ADDR_PRELOAD)),
     Row {
         example: "/etc/rdma/ibacm_hosts.data",
         ..row(
             "addr_data_file",
-            "The file of addresses and GIDs.",
+            "The file of addr_preload, with addresses and GIDs.",
             |options, words| {
                 options.addr_data_file = Some(path(words[0])?);
                 Ok(None)
@@ -233,7 +237,7 @@ pub const OPTIONS: &[Row] = &[
     },
     row(
         "support_ips_in_addr_cfg",
-        "With 1, the address file may have IP addresses beside names.",
+        "With 1, the address file may contain IP addresses as well as names.",
         |options, words| {
             let (value, warning) = boolean_of_ibacm(words[0], &[])?;
             options.support_ips_in_addr_cfg = value;
@@ -246,7 +250,7 @@ pub const OPTIONS: &[Row] = &[
         ..row(
             "provider_lib_path",
             "The folder of ibacm's providers.",
-            |_, _| Ok(Some("there are no providers to load here; it is ignored".to_owned())),
+            |_, _| Ok(Some("this service loads no providers; the option is ignored".to_owned())),
             |_| Vec::new(),
         )
     },
@@ -254,7 +258,7 @@ pub const OPTIONS: &[Row] = &[
         example: "ibacmp default",
         words: 2,
         repeats: true,
-        ..row("provider", "Who resolves on which subnet: ibacmp on all of them.", provider, |_| {
+        ..row("provider", "The provider of each subnet: ibacmp for all of them.", provider, |_| {
             Vec::new()
         })
     },
@@ -276,19 +280,19 @@ pub const OPTIONS: &[Row] = &[
         },
         |options| in_seconds(options.machine.route_timeout),
     ),
-    field!(ours "negative_timeout_ms", "For how many milliseconds an address that nobody has is refused without asking again.",
+    field!(ours "negative_timeout_ms", "The time in milliseconds during which an unresolved address is refused without another request.",
         machine.negative_timeout, |word| millis(word, 0..=MAX_MILLIS), |value| millis_word(*value)),
-    field!(ours "deadline_ms", "The longest that a client waits for its answer, in milliseconds.",
+    field!(ours "deadline_ms", "The maximum time that a client waits for its answer, in milliseconds.",
         machine.deadline, |word| millis(word, 1..=MAX_MILLIS), |value| millis_word(*value)),
-    field!(ours "refresh", "With yes, what is used is asked for again before it expires.",
+    field!(ours "refresh", "With yes, cache entries in use are refreshed before they expire.",
         machine.refresh, |word| boolean(word), |value| yes_no(*value)),
-    field!(ours "announce", "With yes, other services are told of changes of addresses, LIDs and GIDs.",
+    field!(ours "announce", "With yes, changes of addresses, LIDs and GIDs are announced to other services.",
         machine.announce, |word| boolean(word), |value| yes_no(*value)),
-    field!(ours "claim_policy", "Whom to believe when two have the same address: first, newest (as ibacm does), or verified.",
+    field!(ours "claim_policy", "The policy when two endpoints claim the same address: first, newest (as ibacm does), or verified.",
         machine.claims, |word| one_of(word, CLAIMS), |value| word_of(value, CLAIMS)),
-    field!(ours "cache_entries", "How many addresses an endpoint remembers at most.",
+    field!(ours "cache_entries", "The maximum number of addresses in the cache of an endpoint.",
         machine.max_entries, |word| number(word, 1..=MAX_ENTRIES), |value| value.to_string()),
-    field!(ours "max_groups", "How many multicast groups an endpoint joins at most: 1 to 6.",
+    field!(ours "max_groups", "The maximum number of multicast groups that an endpoint joins: 1 to 6.",
         machine.max_groups, |word| number(word, 1..=MAX_GROUPS as u64), |value| value.to_string()),
     Row {
         example: "100 4096 0",
@@ -296,22 +300,23 @@ pub const OPTIONS: &[Row] = &[
         repeats: true,
         ..ours(
             "group",
-            "A group to join beside those of min_rate and min_mtu, and of the port: RATE MTU [SL [TOS]]. A line for each.",
+            "A group to join in addition to those of min_rate and min_mtu and of the port: RATE MTU \
+             [SL [TOS]]. One line for each.",
             group,
             |options| options.machine.groups.iter().map(group_words).collect(),
         )
     },
-    field!(ours "receive_rate", "How many datagrams in a second a receiver can take, from all together. 0 is 20 times recv_depth.",
+    field!(ours "receive_rate", "The datagrams per second that a receiver can handle, from all senders together. 0 is 20 times recv_depth.",
         machine.receive_rate, |word| number(word, 0..=u32::MAX.into()), |value| value.to_string()),
-    field!(ours "subnet_size", "How many endpoints the subnet has. 0 is a guess.",
+    field!(ours "subnet_size", "The number of endpoints of the subnet. 0 lets the service estimate it.",
         machine.subnet_size, |word| number(word, 0..=u32::MAX.into()), |value| value.to_string()),
-    field!(ours "max_requests", "How many requests of all clients wait at most.",
+    field!(ours "max_requests", "The maximum number of pending requests of all clients together.",
         machine.max_requests, |word| number(word, 1..=MAX_ENTRIES), |value| value.to_string()),
-    field!(ours "client_requests", "How many requests of one client wait at most.",
+    field!(ours "client_requests", "The maximum number of pending requests of one client.",
         machine.max_requests_per_client, |word| number(word, 1..=MAX_ENTRIES), |value| value.to_string()),
-    field!(ours "max_clients", "How many clients are connected at once.",
+    field!(ours "max_clients", "The maximum number of connected clients.",
         max_clients, |word| number(word, 1..=65536), |value| value.to_string()),
-    field!(ours "socket_access", "Who can connect to the socket file: owner, or all users.",
+    field!(ours "socket_access", "The users that may connect to the socket file: owner, or all.",
         socket_access, |word| one_of(word, ACCESS), |value| word_of(value, ACCESS)),
 ];
 
@@ -339,7 +344,7 @@ fn provider(_: &mut Options, words: &[&str]) -> Result<Option<String>, String> {
         return Err(format!("a subnet prefix is hexadecimal of 64 bits, not {subnet:?}"));
     }
     let is_known = words[0].eq_ignore_ascii_case("ibacmp");
-    Ok((!is_known).then(|| format!("there is no provider {:?} here; ibacmp resolves", words[0])))
+    Ok((!is_known).then(|| format!("this service has no provider {:?}; ibacmp resolves", words[0])))
 }
 
 fn group(options: &mut Options, words: &[&str]) -> Result<Option<String>, String> {
@@ -350,7 +355,7 @@ fn group(options: &mut Options, words: &[&str]) -> Result<Option<String>, String
     let tos = rest.get(1).map_or(Ok(0), |word| number(word, 0..=255))?;
     let spec = GroupSpec { rate: rate(first)?.0, mtu: mtu(second)?, sl, tos };
     if options.machine.groups.len() == MAX_GROUPS - 1 {
-        return Err(format!("an endpoint has at most {MAX_GROUPS} groups; this one is not joined"));
+        return Err(format!("an endpoint joins at most {MAX_GROUPS} groups; this one is ignored"));
     }
     options.machine.groups.push(spec);
     Ok(None)

@@ -136,7 +136,7 @@ socket_access all
 fn names_are_known_in_any_case_and_the_last_line_counts() {
     let (options, report) = read("Retries 3\nRETRIES 4\n");
     assert_eq!(options.machine.retries, 4);
-    let right = "opts:2: warning: retries is in line 1, too; the last one counts\n";
+    let right = "opts:2: warning: retries is also in line 1; the last one counts\n";
     assert_eq!(report.to_string(), right);
     assert_eq!(clean("addr_timeout 5\naddr_timeout_s 7\n").machine.address_timeout.as_secs(), 7);
     assert_eq!(clean("addr_timeout_s 7\naddr_timeout 5\n").machine.address_timeout.as_secs(), 300);
@@ -144,20 +144,23 @@ fn names_are_known_in_any_case_and_the_last_line_counts() {
 
 #[test]
 fn what_is_not_understood_is_a_warning_and_ignored() {
-    told("no_such 1", "warning: there is no option \"no_such\"; it is ignored");
-    told("retries 2 # twice", "warning: \"#\" and what follows is ignored");
+    told("no_such 1", "warning: unknown option \"no_such\"; it is ignored");
+    told("retries 2 # twice", "warning: \"#\" and the rest of the line are ignored");
     told(
         "provider other default",
-        "warning: provider: there is no provider \"other\" here; ibacmp resolves",
+        "warning: provider: this service has no provider \"other\"; ibacmp resolves",
     );
     told(
         "provider_lib_path /x",
-        "warning: provider_lib_path: there are no providers to load here; it is ignored",
+        "warning: provider_lib_path: this service loads no providers; the option is ignored",
     );
-    told("min_rate 400", "warning: min_rate: ibacm does not know 400 Gb/s, and takes 10 Gb/s");
+    told(
+        "min_rate 400",
+        "warning: min_rate: ibacm does not know the rate 400 Gb/s, and uses 10 Gb/s",
+    );
     told(
         "route_preload full_opensm_v1",
-        "warning: route_preload: ibacm's own name is opensm_full_v1, its manual is wrong",
+        "warning: route_preload: ibacm accepts only the name opensm_full_v1; its manual is wrong",
     );
 }
 
@@ -172,10 +175,10 @@ fn wrong_values_are_errors_that_say_why_and_the_default_stays() {
         ("server_port 65536", "server_port: a number from 1 to 65535 is needed, not \"65536\""),
         ("server_mode tcp", "server_mode: one of unix, loop, open is needed, not \"tcp\""),
         ("addr_prot sa", "addr_prot: one of acm is needed, not \"sa\""),
-        ("addr_timeout day", "addr_timeout: a number is needed, or -1 for ever, not \"day\""),
+        ("addr_timeout day", "addr_timeout: a number is needed, or -1 for no expiry, not \"day\""),
         ("min_mtu 1500", "min_mtu: an MTU is one of 256, 512, 1024, 2048, 4096, not \"1500\""),
         ("refresh perhaps", "refresh: yes or no is needed, not \"perhaps\""),
-        ("log_file acm.log", "log_file: a path from / on is needed, not \"acm.log\""),
+        ("log_file acm.log", "log_file: an absolute path is needed, not \"acm.log\""),
         ("max_groups 7", "max_groups: a number from 1 to 6 is needed, not \"7\""),
         ("group 10", "group: a group has a rate and an MTU"),
         ("group 10 2048 16", "group: a number from 0 to 15 is needed, not \"16\""),

@@ -69,7 +69,7 @@ pub(super) fn word_of<T: PartialEq>(value: &T, words: &[(&str, T)]) -> String {
 pub(super) fn expiry(word: &str, unit: u64) -> Result<Duration, String> {
     let value: i64 = word
         .parse()
-        .map_err(|_| format!("a number is needed, or -1 for ever, not {}", quoted(word)))?;
+        .map_err(|_| format!("a number is needed, or -1 for no expiry, not {}", quoted(word)))?;
     Ok(match u64::try_from(value) {
         Ok(value) => value.checked_mul(unit).map_or(Duration::MAX, Duration::from_secs),
         Err(_) => Duration::MAX,
@@ -123,7 +123,7 @@ pub(super) fn path(word: &str) -> Result<PathBuf, String> {
     if Path::new(word).is_absolute() && !word.contains(char::is_control) {
         Ok(word.into())
     } else {
-        Err(format!("a path from / on is needed, not {}", quoted(word)))
+        Err(format!("an absolute path is needed, not {}", quoted(word)))
     }
 }
 
