@@ -14,7 +14,8 @@ pub enum Error {
     NoService(String),
     /// An untrusted user's process listens there.
     #[error(
-        "at {at} listens user {uid}, who is neither you, nor root, nor the owner of the directory: not asked"
+        "the service at {at} runs as user {uid}, who is neither you, nor root, nor the owner of the \
+         directory: not used"
     )]
     Untrusted {
         /// The socket.
@@ -24,14 +25,14 @@ pub enum Error {
     },
     /// The service exited, or closed the connection, twice.
     #[error(
-        "the ACM service closed the connection without an answer: it ended, or does not know the request"
+        "the ACM service closed the connection without an answer: it exited, or does not support the request"
     )]
     Closed,
     /// There was no answer in time.
     #[error("the ACM service gave no answer within {0:?}")]
     TimedOut(Duration),
     /// The service sent an invalid answer.
-    #[error("the ACM service sent no proper answer: {0}")]
+    #[error("the ACM service sent an invalid answer: {0}")]
     Protocol(WireError),
     /// The service refused the request.
     #[error("{0}: {1}")]

@@ -167,7 +167,7 @@ pub(crate) fn wait(socket: &OwnedFd, flags: PollFlags, time: Duration) -> Result
 
 /// Rejects a peer that is neither root, nor this user, nor the owner of the socket's directory.
 pub(crate) fn check_peer(socket: impl AsFd, path: &Path) -> Result<(), Error> {
-    let failed = |e| Error::System("cannot tell who the ACM service is", errno(&e));
+    let failed = |e| Error::System("cannot get the credentials of the ACM service", errno(&e));
     let uid = rdmux_link::peer_credentials(socket).map_err(failed)?.uid;
     let folder = path.parent().and_then(|folder| std::fs::metadata(folder).ok());
     let owner = folder.map(|folder| folder.uid());
