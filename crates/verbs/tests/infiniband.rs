@@ -201,7 +201,7 @@ fn a_pkey_index_is_one_of_the_ports_table() {
     assert_eq!(error.errno(), 22);
     assert_eq!(
         error.to_string(),
-        "cannot modify a queue pair: P_Key index 3; the port's table has 3"
+        "cannot modify a queue pair: P_Key index 3 exceeds the port's table of 3 entries"
     );
     to_init(2).unwrap();
 }

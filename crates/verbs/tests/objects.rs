@@ -297,7 +297,7 @@ fn sizes_above_the_limits_are_refused() {
     let error = Qp::new(&a.pd, too_long).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "cannot create a queue pair: 33 gather entries; at most 32 are possible"
+        "cannot create a queue pair: 33 gather entries exceed the device's limit of 32"
     );
     assert!(a.device.query_port(2).is_err());
     assert_eq!(a.device.query_port(1).unwrap().gid_tbl_len, 1);

@@ -66,7 +66,7 @@ fn address_vector_that_is_changed_in_sqd_leads_to_the_same_peer() {
             let elsewhere = AddressVector { dgid, ..av };
             let attr = QpAttr { av: elsewhere, ..attr };
             let error = a.qp.modify(&attr, AttrMask::STATE | AttrMask::AV).unwrap_err();
-            assert!(error.to_string().contains("does not lead there"), "{error}");
+            assert!(error.to_string().contains("does not lead to it"), "{error}");
         }
     });
 }

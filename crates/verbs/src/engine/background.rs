@@ -95,8 +95,7 @@ impl Engine {
 fn run(device: &Weak<Device>) {
     super::drive::prepare_thread();
     // Programs that poll keep the processors busy until this thread has done some work.
-    let tell =
-        |error: &io::Error| tracing::debug!(%error, "the device's thread has usual time slices");
+    let tell = |error: &io::Error| tracing::debug!(%error, "cannot set short time slices for the device's thread");
     let mut slices = Slices::new().inspect_err(tell).ok();
     let mut habit = Habit::default();
     let mut undisturbed = false;

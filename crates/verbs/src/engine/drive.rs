@@ -240,7 +240,7 @@ fn fail(machine: &mut Machine, env: &mut QpEnv<'_>) {
     if machine.state() != QpState::Err {
         let attr = QpAttr { state: QpState::Err, ..machine.attr() };
         if let Err(error) = machine.modify(env.device().now(), &attr, AttrMask::STATE, env) {
-            crate::throttled!(warn, %error, "a queue pair with a broken completion queue goes on");
+            crate::throttled!(warn, %error, "cannot move a queue pair to the error state after a lost completion");
         }
     }
 }

@@ -195,7 +195,7 @@ impl<'a> QpEnv<'a> {
             Err(LinkError::Busy) => Err(TxError::Busy),
             Err(LinkError::Unmapped(_)) => Err(TxError::Memory(AccessFault::Unmapped)),
             Err(error) => {
-                tracing::debug!(qpn = %self.core.qpn, %error, "a packet is lost");
+                tracing::debug!(qpn = %self.core.qpn, %error, "packet dropped: the wire refused it");
                 self.count_one(Counter::TxErrors);
                 Ok(())
             }
@@ -405,7 +405,7 @@ impl Env for QpEnv<'_> {
             }
             Err(LinkError::Busy) => Err(TxError::Busy),
             Err(error) => {
-                tracing::debug!(qpn = %core.qpn, %error, "a packet is lost");
+                tracing::debug!(qpn = %core.qpn, %error, "packet dropped: the wire refused it");
                 self.count_one(Counter::TxErrors);
                 Ok(true)
             }

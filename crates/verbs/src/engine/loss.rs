@@ -34,7 +34,9 @@ impl Loss {
                 Ok(Self { share: percent / 100.0, random: Mutex::new(SmallRng::seed_from_u64(1)) })
             }
             _ => {
-                let why = format!("{VARIABLE}={text:?} is not a percentage, as 1 or 0.5");
+                let why = format!(
+                    "{VARIABLE}={text:?} is not a percentage from 0 to 100, as in 1 or 0.5"
+                );
                 Err(io::Error::new(io::ErrorKind::InvalidInput, why))
             }
         }

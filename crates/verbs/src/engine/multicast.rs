@@ -121,7 +121,9 @@ impl Engine {
         let fd = device.control().attach_multicast(port, qp.qpn, mgid)?;
         let wire = fd.map(|fd| match device.control().group_wire(port, mgid, fd.as_fd())? {
             Some(wire) => Ok(AnyWire::from(wire)),
-            None => AnyWire::of_group(fd).map_err(VerbsError::os("use a group's socket")),
+            None => {
+                AnyWire::of_group(fd).map_err(VerbsError::os("use the socket of a multicast group"))
+            }
         });
         let wire = wire.transpose()?;
         if let Some(group) = self.groups().by_gid.write().get_mut(&(port, mgid)) {

@@ -246,7 +246,8 @@ impl QpCore {
         }
         let of_path = attr.av.port_num;
         if mask.contains(AttrMask::AV) && of_path != 0 && of_path != port {
-            let why = format!("a path from port {of_path}, and the queue pair is at port {port}");
+            let why =
+                format!("the path starts at port {of_path}, but the queue pair is at port {port}");
             return Err(VerbsError::invalid(WHAT, why));
         }
         Ok(port)
@@ -278,7 +279,10 @@ fn check_pkey_index(
 ) -> Result<(), VerbsError> {
     let entries = device.port(port, |port| port.attr.pkey_tbl_len).unwrap_or(0);
     if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index >= entries {
-        let why = format!("P_Key index {}; the port's table has {entries}", attr.pkey_index);
+        let why = format!(
+            "P_Key index {} exceeds the port's table of {entries} entries",
+            attr.pkey_index
+        );
         return Err(VerbsError::invalid("modify a queue pair", why));
     }
     Ok(())
@@ -295,7 +299,10 @@ fn check_alternate(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(),
         return Err(VerbsError::invalid(WHAT, format!("there is no port {port}")));
     };
     if attr.alt_pkey_index >= entries {
-        let why = format!("P_Key index {}; port {port} has {entries}", attr.alt_pkey_index);
+        let why = format!(
+            "P_Key index {} exceeds the table of {entries} entries of port {port}",
+            attr.alt_pkey_index
+        );
         return Err(VerbsError::invalid(WHAT, why));
     }
     Ok(())
@@ -307,7 +314,7 @@ fn check_links((primary, alternate): (&Path, &Path), of: (QpType, u32)) -> Resul
     if matches!(primary, Path::None) || primary.may_become(alternate, of) {
         return Ok(());
     }
-    let why = "what carries its packets has smaller ones than what carries those of the path";
+    let why = "its wire carries smaller packets than the wire of the primary path";
     Err(VerbsError::invalid("load an alternate path", why.to_owned()))
 }
 
@@ -320,7 +327,7 @@ fn check_qkey(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), Verb
     }
     let qkey = attr.qkey.0;
     let why = format!(
-        "Q_Key {qkey:#010x} has its top bit set: only the user who owns the host, and root, may choose such keys"
+        "Q_Key {qkey:#010x} has its top bit set: only the host's owner and root may set such a key"
     );
     Err(VerbsError::NotPermitted { what: "modify a queue pair", why })
 }
@@ -335,7 +342,9 @@ fn check_depths(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), Ve
     ];
     match depths.into_iter().find(|(bit, depth, limit)| mask.contains(*bit) && depth > limit) {
         Some((_, depth, limit)) => {
-            let why = format!("{depth} READs and atomics at a time; the device allows {limit}");
+            let why = format!(
+                "{depth} outstanding READs and atomics exceed the device's limit of {limit}"
+            );
             Err(VerbsError::invalid("modify a queue pair", why))
         }
         None => Ok(()),

@@ -35,7 +35,7 @@ impl SpinTime {
     /// Creates it with the value from the process's environment.
     pub(crate) fn new() -> Self {
         Self::of(Self::of_environment().unwrap_or_else(|why| {
-            tracing::warn!("{why}; {USUAL:?} it is");
+            tracing::warn!("{why}; using {USUAL:?}");
             USUAL
         }))
     }
@@ -46,7 +46,7 @@ impl SpinTime {
     /// An error when it is not a number of microseconds.
     pub(crate) fn of_environment() -> Result<Duration, String> {
         let Ok(text) = std::env::var(VARIABLE) else { return Ok(USUAL) };
-        parse(&text).ok_or_else(|| format!("{VARIABLE}={text:?} is no number of microseconds"))
+        parse(&text).ok_or_else(|| format!("{VARIABLE}={text:?} is not a number of microseconds"))
     }
 
     fn of(usual: Duration) -> Self {

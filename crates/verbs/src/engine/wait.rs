@@ -116,7 +116,8 @@ impl Waiter {
                 let find = |bells: &Bells| bells.all.iter().find(|(t, _)| *t == peer).cloned();
                 let Some((_, bell)) = find(&self.bells.lock()) else { return };
                 if let Err(error) = bell.clear() {
-                    tracing::debug!(%error, "a process cannot wake this one any more");
+                    tracing::debug!(%error, "the doorbell of a peer process failed; it can no \
+                        longer wake this process");
                     self.ignore(&bell);
                 }
             }

@@ -130,7 +130,10 @@ impl Cq {
         const WHAT: &str = "resize a completion queue";
         let capacity = check_capacity(&self.device, WHAT, entries)?;
         self.core.resize(capacity).map_err(|waiting| {
-            VerbsError::invalid(WHAT, format!("{waiting} completions wait, {capacity} would fit"))
+            VerbsError::invalid(
+                WHAT,
+                format!("{waiting} completions are queued, more than the new size of {capacity}"),
+            )
         })
     }
 
@@ -189,7 +192,7 @@ fn check_capacity(device: &Device, what: &'static str, entries: u32) -> Result<u
     if entries == 0 || entries > max {
         return Err(VerbsError::invalid(
             what,
-            format!("{entries} entries; 1 to {max} are possible"),
+            format!("{entries} entries are out of range: 1 to {max}"),
         ));
     }
     Ok(entries as usize)

@@ -111,7 +111,7 @@ impl Mr {
         }
         let mut init = self.init.clone();
         if matches!(init.space, Space::Null) {
-            return Err(VerbsError::invalid(WHAT, "the region stands for no memory"));
+            return Err(VerbsError::invalid(WHAT, "a null memory region cannot change"));
         }
         if let Some((addr, length, iova)) = change.range {
             (init.addr, init.length, init.iova) = (addr, length, iova);
@@ -122,7 +122,10 @@ impl Mr {
         let init = init.check()?;
         let pd = change.pd.unwrap_or_else(|| self.pd.clone());
         if !Arc::ptr_eq(pd.device(), &self.device) {
-            return Err(VerbsError::invalid(WHAT, "the domain is another device's"));
+            return Err(VerbsError::invalid(
+                WHAT,
+                "the protection domain belongs to another device",
+            ));
         }
         let region = Region::new(init.clone(), pd.id());
         let mirror = self.device.xrc().mirror(&self.device);

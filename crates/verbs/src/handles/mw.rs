@@ -82,10 +82,10 @@ impl Mw {
     ) -> Result<Rkey, VerbsError> {
         let invalid = |why| Err(VerbsError::invalid("bind a memory window", why));
         if self.kind != MwType::One {
-            return invalid("one of type 2 is bound by a send work request");
+            return invalid("a window of type 2 is bound by a send work request");
         }
         if *qp.pd() != self.pd || part.mr.is_some_and(|mr| *mr.pd() != self.pd) {
-            return invalid("window, region and queue pair must be of one protection domain");
+            return invalid("window, region and queue pair must belong to one protection domain");
         }
         let before = self.rkey().0;
         let rkey = Rkey(before & !0xff | before.wrapping_add(1) & 0xff);

@@ -180,10 +180,10 @@ impl Qp {
     pub fn attach_multicast(&self, mgid: Gid) -> Result<(), VerbsError> {
         const WHAT: &str = "attach to a multicast group";
         if self.core.qp_type != QpType::Ud {
-            return Err(VerbsError::invalid(WHAT, "only datagram queue pairs hear groups"));
+            return Err(VerbsError::invalid(WHAT, "only UD queue pairs can attach"));
         }
         if !mgid.is_multicast() {
-            return Err(VerbsError::invalid(WHAT, format!("{mgid} is no group")));
+            return Err(VerbsError::invalid(WHAT, format!("{mgid} is not a multicast GID")));
         }
         let mut groups = self.groups.lock();
         if groups.contains(&mgid) {
@@ -231,7 +231,7 @@ impl Qp {
             let device = self.device();
             for mgid in self.groups.lock().drain(..) {
                 if let Err(error) = device.engine().detach(device, &self.core, mgid) {
-                    tracing::debug!(qpn = %self.core.qpn, %mgid, %error, "left no group");
+                    tracing::debug!(qpn = %self.core.qpn, %mgid, %error, "cannot leave a multicast group");
                 }
             }
             device.drain();
@@ -309,25 +309,38 @@ fn check(pd: &Pd, init: &QpInit) -> Result<(), VerbsError> {
         ("inline bytes", caps.max_inline_data, limits.max_inline_data),
     ];
     if let Some((name, n, max)) = sizes.iter().find(|(_, n, max)| n > max) {
-        return Err(VerbsError::invalid(WHAT, format!("{n} {name}; at most {max} are possible")));
+        return Err(VerbsError::invalid(
+            WHAT,
+            format!("{n} {name} exceed the device's limit of {max}"),
+        ));
     }
     let kind = pd.device().kind().row();
     if !kind.services.include(init.qp_type) {
-        let why = format!("{} has {}, no {:?}", kind.title, kind.services.title(), init.qp_type);
+        let why =
+            format!("{} supports {}, not {:?}", kind.title, kind.services.title(), init.qp_type);
         return Err(VerbsError::unsupported(WHAT, why));
     }
     if init.qp_type == QpType::XrcRecv {
-        return Err(VerbsError::invalid(WHAT, "XRC receive queue pairs are made in an XRC domain"));
+        return Err(VerbsError::invalid(
+            WHAT,
+            "an XRC receive queue pair must be created in an XRC domain",
+        ));
     }
     if init.srq.as_ref().is_some_and(|srq| srq.number().is_some()) {
-        return Err(VerbsError::invalid(WHAT, "its shared receive queue is for XRC targets only"));
+        return Err(VerbsError::invalid(
+            WHAT,
+            "the shared receive queue is for XRC receive queue pairs only",
+        ));
     }
     let same = |device: &Arc<Device>| Arc::ptr_eq(device, pd.device());
     let foreign = !same(init.send_cq.device())
         || !same(init.recv_cq.device())
         || init.srq.as_ref().is_some_and(|srq| !same(srq.pd().device()));
     if foreign {
-        return Err(VerbsError::invalid(WHAT, "a completion or receive queue of another device"));
+        return Err(VerbsError::invalid(
+            WHAT,
+            "its completion or receive queue belongs to another device",
+        ));
     }
     if init.srq.as_ref().is_some_and(|srq| srq.domain().is_some()) {
         return Err(VerbsError::invalid(WHAT, "the receive queue belongs to an XRC domain"));

@@ -70,7 +70,10 @@ impl Srq {
         attr.check(device.limits(), WHAT)?;
         let permit = device.permit(WHAT, Counted::Srq)?;
         if !Arc::ptr_eq(device, domain.device()) || !Arc::ptr_eq(device, cq.device()) {
-            return Err(VerbsError::invalid(WHAT, "domain or completion queue of another device"));
+            return Err(VerbsError::invalid(
+                WHAT,
+                "the XRC domain or completion queue belongs to another device",
+            ));
         }
         device.join_hub()?;
         let (queue, fd) = XrcQueue::new(cq.core.clone(), attr.max_wr, attr.max_sge)

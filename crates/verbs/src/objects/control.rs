@@ -201,7 +201,9 @@ pub enum ControlEvent {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ControlError {
     /// The service is gone; so is the device.
-    #[error("the host service is gone: the device failed; open it again to start a new one")]
+    #[error(
+        "the host service is gone, and the device failed; open the device again to start a new service"
+    )]
     Gone,
     /// The service refused.
     #[error("the host service refused to {what}: {why} (errno {errno})")]
@@ -216,7 +218,7 @@ pub enum ControlError {
 }
 
 fn no_hub(what: &str) -> ControlError {
-    let why = "this host has no XRC".to_owned();
+    let why = "this host does not support XRC".to_owned();
     ControlError::Refused { what: what.to_owned(), why, errno: libc::EOPNOTSUPP }
 }
 

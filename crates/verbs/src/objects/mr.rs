@@ -40,12 +40,12 @@ impl MrInit {
         if self.access.intersects(needs_write) && !self.access.contains(Access::LOCAL_WRITE) {
             return Err(VerbsError::invalid(
                 "register memory",
-                "remote write and atomic access need local write access too",
+                "remote write and remote atomic access also need local write access",
             ));
         }
         let fits = |start: u64| start.checked_add(self.length).is_some();
         if !fits(self.addr) || !fits(self.iova) {
-            return Err(VerbsError::invalid("register memory", "the range wraps around"));
+            return Err(VerbsError::invalid("register memory", "the address range wraps around"));
         }
         // Only on-demand paging permits memory that is not mapped yet (ibv_reg_mr(3)), up to the whole address space.
         let now = matches!(self.space, Space::Own) && !self.access.contains(Access::ON_DEMAND);

@@ -94,7 +94,7 @@ impl Drop for Permit {
 
 /// Returns the error for an object beyond the limit.
 pub(crate) fn full(what: &'static str, name: &str, limit: &str, most: u32) -> VerbsError {
-    let why = format!("there are {most} {name} already, as many as the device allows ({limit})");
+    let why = format!("there are {most} {name} already, the device's limit ({limit})");
     VerbsError::no_memory(what, why)
 }
 

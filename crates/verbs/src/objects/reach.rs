@@ -103,7 +103,8 @@ impl Reach {
             if !matches!(error, ProcMemError::Gone { .. }) {
                 counters.add(Counter::DirectRefused, 1);
             }
-            tracing::debug!(slot = self.slot, %error, "a process is reached by its ring only");
+            tracing::debug!(slot = self.slot, %error, "cannot access the memory of a process; its \
+                traffic goes through rings");
         }
     }
 
@@ -124,8 +125,9 @@ impl Reach {
             self.refused.store(true, Ordering::Relaxed);
             crate::throttled!(
                 warn,
-                "process {} does not end a copy from or to memory that is taken back from it, {TIMEOUT:?} long: if it \
-                 is stopped, the copy may still come. Nothing else is taken of it any more",
+                "process {} did not finish a copy from or to deregistered memory within \
+                 {TIMEOUT:?}: if it is stopped, it may still copy when it continues. Direct copies \
+                 with it are disabled",
                 self.memory.pid()
             );
         }
@@ -154,7 +156,9 @@ impl Reaches {
     pub(crate) fn add(&self, (slot, own): (u16, u16), fds: Option<ReachFds>) -> Option<Arc<Reach>> {
         self.board()?;
         let reach = Reach::open(slot, own, fds?)
-            .inspect_err(|error| tracing::debug!(slot, %error, "a process is out of reach"))
+            .inspect_err(
+                |error| tracing::debug!(slot, %error, "cannot set up memory access with a process"),
+            )
             .ok()
             .map(Arc::new)?;
         self.peers.write().push(reach.clone());

@@ -31,7 +31,7 @@ pub(crate) fn check(what: &'static str, bytes: usize) -> Result<(), VerbsError> 
         return Ok(());
     }
     LEFT.store(0, Ordering::Relaxed);
-    Err(VerbsError::no_memory(what, format!("{bytes} bytes of memory cannot be had")))
+    Err(VerbsError::no_memory(what, format!("cannot allocate {bytes} bytes")))
 }
 
 #[cfg(test)]

@@ -36,14 +36,20 @@ impl SrqAttr {
     pub(crate) fn check(&self, limits: &Limits, what: &'static str) -> Result<(), VerbsError> {
         if self.max_wr == 0 || self.max_wr > limits.max_srq_wr {
             let (n, max) = (self.max_wr, limits.max_srq_wr);
-            return Err(VerbsError::invalid(what, format!("{n} work requests; 1 to {max} fit")));
+            return Err(VerbsError::invalid(
+                what,
+                format!("{n} work requests are out of range: 1 to {max}"),
+            ));
         }
         if self.max_sge > limits.max_sge {
             let (n, max) = (self.max_sge, limits.max_sge);
-            return Err(VerbsError::invalid(what, format!("{n} scatter entries; {max} fit")));
+            return Err(VerbsError::invalid(
+                what,
+                format!("{n} scatter entries exceed the device's limit of {max}"),
+            ));
         }
         if self.limit > self.max_wr {
-            let why = format!("a limit of {} is never met", self.limit);
+            let why = format!("the limit of {} exceeds the size of the queue", self.limit);
             return Err(VerbsError::invalid(what, why));
         }
         Ok(())
@@ -159,7 +165,10 @@ impl SrqCore {
         let mut queue = self.queue.lock();
         if wr.sges.len() > queue.attr.max_sge as usize {
             let max = queue.attr.max_sge;
-            return Err(VerbsError::invalid(WHAT, format!("{} entries; {max} fit", wr.sges.len())));
+            return Err(VerbsError::invalid(
+                WHAT,
+                format!("{} scatter entries exceed the queue's maximum of {max}", wr.sges.len()),
+            ));
         }
         if let Some(xrc) = &self.xrc {
             let max_wr = queue.attr.max_wr;
@@ -169,11 +178,11 @@ impl SrqCore {
         if queue.entries.len() >= queue.attr.max_wr as usize {
             return Err(VerbsError::no_memory(
                 WHAT,
-                format!("all {} are posted", queue.attr.max_wr),
+                format!("the queue is full: {} receives are posted", queue.attr.max_wr),
             ));
         }
         if queue.entries.try_reserve(1).is_err() || queue.sges.try_reserve(wr.sges.len()).is_err() {
-            return Err(VerbsError::no_memory(WHAT, "no memory can be had"));
+            return Err(VerbsError::no_memory(WHAT, "out of memory"));
         }
         queue.entries.push_back(SrqEntry { wr_id: wr.wr_id, num_sge: wr.sges.len() });
         queue.sges.extend(wr.sges);
@@ -199,10 +208,13 @@ impl SrqCore {
         attr.limit = limit.unwrap_or(attr.limit);
         attr.check(limits, WHAT)?;
         if self.xrc.is_some() && attr.max_wr > queue.attr.max_wr {
-            return Err(VerbsError::invalid(WHAT, "a queue of an XRC domain does not grow"));
+            return Err(VerbsError::invalid(WHAT, "a queue of an XRC domain cannot grow"));
         }
         if queue.entries.len() > attr.max_wr as usize {
-            return Err(VerbsError::invalid(WHAT, format!("{} are posted", queue.entries.len())));
+            return Err(VerbsError::invalid(
+                WHAT,
+                format!("{} receives are posted, more than the new size", queue.entries.len()),
+            ));
         }
         queue.attr = attr;
         Ok(())

@@ -71,7 +71,7 @@ macro_rules! throttled {
         static THROTTLE: $crate::throttle::Throttle = $crate::throttle::Throttle::new();
         if let Some(suppressed) = THROTTLE.admit() {
             if suppressed > 0 {
-                ::tracing::$level!("{suppressed} more messages like the next one were suppressed");
+                ::tracing::$level!("{suppressed} messages like the next one were suppressed");
             }
             ::tracing::$level!($($message)+);
         }

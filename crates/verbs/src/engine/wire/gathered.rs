@@ -122,7 +122,7 @@ pub(super) fn account(device: &Device, flushed: Result<Flushed, TxFail>) {
 
 /// Counts the packets that were not sent, and returns those that were.
 fn lost(counters: &Counters<'_>, fail: TxFail) -> Flushed {
-    tracing::debug!(%fail, "packets lost");
+    tracing::debug!(%fail, "not all packets were sent");
     match fail {
         TxFail::Busy { sent, kept } => {
             counters.add(Counter::TxBusy, kept as u64);

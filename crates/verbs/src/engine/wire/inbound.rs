@@ -190,7 +190,8 @@ impl Engine {
                 let added =
                     inbound.wires.iter().try_for_each(|w| if heard { add(w) } else { Ok(()) });
                 if let Err(error) = &added {
-                    tracing::warn!(%error, "the sockets are looked at now and then");
+                    tracing::warn!(%error, "cannot watch the sockets for packets; the device polls \
+                        them periodically");
                 }
                 let heard = heard && added.is_ok();
                 if !heard {
@@ -259,7 +260,7 @@ impl Engine {
             Ok(0) => return 0,
             Ok(_) => count(device, Counter::RxCalls),
             Err(error) => {
-                tracing::debug!(%error, "receive failed");
+                tracing::debug!(%error, "cannot receive from a socket or ring");
                 count(device, Counter::RxMalformed);
                 return 0;
             }

@@ -416,7 +416,7 @@ fn find_datagram_route(
             Ok(())
         }
         Err(error) => {
-            tracing::debug!(qpn = %core.qpn, dgid = %av.dgid, %error, "no route");
+            tracing::debug!(qpn = %core.qpn, dgid = %av.dgid, %error, "no route to the destination");
             super::receive::count(device, Counter::TxErrors);
             Err(TxError::Memory(AccessFault::Gone))
         }
@@ -461,8 +461,7 @@ impl Engine {
         };
         let path = self.path_along(device, qp, (port, &attr.av), (dest, is_near))?;
         if is_near && path.neighbour().is_none() {
-            let why =
-                "the peer is a process that is reached by a ring, and the path does not lead there";
+            let why = "the peer is a process of this host, and the new path does not lead to it";
             return Err(VerbsError::invalid("change a path", why.to_owned()));
         }
         Ok(Some(path))
@@ -491,7 +490,7 @@ impl Engine {
             // path.
             Some(routes) => Some(Box::new(RouteGuard::by_other_port(routes.clone()))),
             None => {
-                let why = "the peer is a process of this host, and the path does not lead there";
+                let why = "the peer is a process of this host, and the alternate path does not lead to it";
                 return Err(VerbsError::invalid("load an alternate path", why.to_owned()));
             }
         };
@@ -615,7 +614,7 @@ impl Engine {
                 Some(wire) => wire,
                 None => self.add_wire(device, place, entry)?,
             };
-            wire.report_headers().map_err(VerbsError::os("ask a socket for network headers"))
+            wire.report_headers().map_err(VerbsError::os("enable network headers on a socket"))
         });
         heard.fold(Ok(()), Result::and)
     }
@@ -633,7 +632,7 @@ impl Engine {
             let Some(gids) = port_of(ports, number).map(Port::gids) else { continue };
             if let Err(error) = self.hear_rows(device, (number, gids), slot) {
                 // The address may be removed again, which the service says next.
-                crate::throttled!(warn, %error, "datagrams to a new address are not heard");
+                crate::throttled!(warn, %error, "cannot receive datagrams at a new address");
             }
         }
         if !stale.is_empty() {
@@ -749,7 +748,7 @@ impl Engine {
                 self.take_stream(device, (qpn, number), stream, &params, receive_wait);
             }
             ControlEvent::CloseStream { qpn, number } => self.close_stream(device, qpn, number),
-            other => tracing::debug!(?other, "no wire's"),
+            other => tracing::debug!(?other, "ignored an event that concerns no wire"),
         }
     }
 

@@ -137,8 +137,8 @@ impl Member {
             crate::throttled!(
                 warn,
                 pid = self.pid,
-                "the kernel refuses access to the memory of process {}: RDMA READ from it by XRC fails \
-                 (see ptrace(2), access mode checking)",
+                "the kernel refuses access to the memory of process {}: RDMA READs of its memory \
+                 over XRC fail (see ptrace(2), access mode checking)",
                 self.pid
             );
         }
@@ -211,7 +211,7 @@ impl RemoteSrq {
                 warn,
                 pid = self.member.pid,
                 srqn = self.srqn,
-                "a ring of receives is broken"
+                "the receive ring of an XRC shared receive queue violated the protocol and is no longer used"
             );
             *broken = true;
         }

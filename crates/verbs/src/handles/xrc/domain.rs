@@ -62,7 +62,10 @@ impl Xrcd {
         const WHAT: &str = "open an XRC domain";
         let kind = device.kind().row();
         if !kind.services.include(QpType::XrcRecv) {
-            return Err(VerbsError::unsupported(WHAT, format!("{} has no XRC", kind.title)));
+            return Err(VerbsError::unsupported(
+                WHAT,
+                format!("{} does not support XRC", kind.title),
+            ));
         }
         let XrcdFlags { create, exclusive } = flags;
         let request = XrcRequest::OpenDomain { create, exclusive };

@@ -188,7 +188,10 @@ impl Hub {
                 if member.add_region(key, &region, self.device.limits().max_mr) {
                     return Ok(XrcReply::Done);
                 }
-                Err(VerbsError::invalid("register memory for XRC", "its range, or one too many"))
+                Err(VerbsError::invalid(
+                    "register memory for XRC",
+                    "its range is invalid, or the limit of memory regions is reached",
+                ))
             }
             XrcRequest::RemoveRegion { key } => {
                 drop(state);
@@ -239,7 +242,7 @@ impl Hub {
         const WHAT: &str = "create an XRC shared receive queue";
         let fd = fd.ok_or_else(|| VerbsError::invalid(WHAT, "its ring is missing"))?;
         if max_sge > MAX_SGES {
-            let why = format!("{max_sge} scatter entries; {MAX_SGES} are possible");
+            let why = format!("{max_sge} scatter entries exceed the maximum of {MAX_SGES}");
             return Err(VerbsError::invalid(WHAT, why));
         }
         let ring = Consumer::map(fd).map_err(VerbsError::os(WHAT))?;

@@ -83,18 +83,21 @@ impl Registry {
         exclusive: bool,
     ) -> Result<u32, VerbsError> {
         if self.openings.values().filter(|o| o.member == member).count() >= MAX_OPENINGS {
-            return Err(refused(libc::ENOMEM, format!("{MAX_OPENINGS} domains are open already")));
+            return Err(refused(
+                libc::ENOMEM,
+                format!("this process has opened {MAX_OPENINGS} domains already, the maximum"),
+            ));
         }
         let found = self.domains.iter().find(|(_, d)| file.is_some() && d.file == file);
         let domain = match found.map(|(&id, _)| id) {
             Some(_) if create && exclusive => {
-                return Err(invalid("the file's domain exists already, and O_EXCL is given"));
+                return Err(invalid("the file's domain exists already, and O_EXCL is set"));
             }
             Some(id) => id,
             None if !create => {
                 return Err(refused(
                     libc::EAGAIN,
-                    "there is no such domain, and O_CREAT is not given",
+                    "the domain does not exist, and O_CREAT is not set",
                 ));
             }
             None => {
@@ -160,7 +163,9 @@ impl Registry {
     pub(crate) fn remove_srq(&mut self, member: MemberId, srqn: u32) -> Result<(), VerbsError> {
         let own = self.srqs.get(&srqn).is_some_and(|(_, srq)| srq.member.id == member);
         if !own {
-            return Err(invalid(format!("{srqn:#08x} is no shared receive queue of this process")));
+            return Err(invalid(format!(
+                "{srqn:#08x} is not a shared receive queue of this process"
+            )));
         }
         self.drop_srq(srqn);
         Ok(())
@@ -201,12 +206,12 @@ impl Registry {
     ) -> Result<&TargetEntry, VerbsError> {
         let domain = self.domain_of(member, opening)?;
         if !is_target(qpn) {
-            return Err(invalid(format!("{qpn} is no XRC receive queue pair")));
+            return Err(invalid(format!("{qpn} is not an XRC receive queue pair")));
         }
-        let unknown = || invalid(format!("there is no XRC receive queue pair {qpn}"));
+        let unknown = || invalid(format!("XRC receive queue pair {qpn} does not exist"));
         let target = self.targets.get(&qpn).ok_or_else(unknown)?;
         if target.domain != domain {
-            return Err(invalid(format!("XRC receive queue pair {qpn} is of another domain")));
+            return Err(invalid(format!("XRC receive queue pair {qpn} belongs to another domain")));
         }
         Ok(target)
     }
@@ -240,7 +245,7 @@ impl Registry {
         let Some(target) = self.targets.get_mut(&qpn) else { return Ok(None) };
         let holder = target.holders.iter_mut().find(|h| h.member == member);
         if !holder.is_some_and(|h| h.remove(hold)) {
-            let how = if hold == Hold::Handle { "hold" } else { "registered for" };
+            let how = if hold == Hold::Handle { "opened" } else { "registered for" };
             return Err(invalid(format!("this process has not {how} queue pair {qpn}")));
         }
         Ok(self.forget_unheld(qpn))

@@ -18,6 +18,10 @@ pub(crate) fn ask_hub(
 
 /// Reports a reply of the hub that does not match the request.
 pub(crate) fn unexpected(reply: &XrcReply) -> VerbsError {
-    crate::throttled!(error, ?reply, "an answer that does not belong to the question");
+    crate::throttled!(
+        error,
+        ?reply,
+        "the XRC hub's reply does not match the request; the device fails"
+    );
     ControlError::Gone.into()
 }

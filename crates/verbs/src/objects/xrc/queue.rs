@@ -55,7 +55,9 @@ impl XrcQueue {
     /// Posts a receive, whose scatter list was checked to be short enough.
     pub(crate) fn post(&self, wr: &RecvWr<'_>, max_wr: u32) -> Result<(), VerbsError> {
         const WHAT: &str = "post to an XRC shared receive queue";
-        let full = || VerbsError::no_memory(WHAT, format!("all {max_wr} are posted"));
+        let full = || {
+            VerbsError::no_memory(WHAT, format!("the queue is full: {max_wr} receives are posted"))
+        };
         let mut poster = self.ring.lock();
         if self.outstanding.load(Ordering::Relaxed) >= max_wr {
             return Err(full());

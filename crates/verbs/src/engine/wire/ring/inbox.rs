@@ -170,7 +170,8 @@ impl RingRx {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
                 Err(broken) => {
-                    crate::throttled!(warn, peer = self.peer, %broken, "a ring to a process is not used any more");
+                    crate::throttled!(warn, peer = self.peer, %broken, "the ring from a process \
+                        violated the protocol and was closed");
                     count(device, Counter::RingCorrupt);
                     self.broken = true;
                     break;

@@ -346,7 +346,7 @@ impl Neighbours {
         if own {
             // Two of its queue pairs are connected to each other: it empties the ring that it fills.
             let ring = ring::create(LOOP_CAPACITY);
-            let ring = ring.map_err(VerbsError::os("make a ring to ourselves"))?;
+            let ring = ring.map_err(VerbsError::os("create a loopback ring"))?;
             let wire = Ring::to_ourselves();
             return self.open(device, slot, (&ring, &ring), wire, |_| None);
         }
@@ -395,7 +395,8 @@ impl Neighbours {
     pub(crate) fn add(&self, device: &Arc<Device>, slot: u16, end: RingEnd) {
         // A connection to the peer requests the rings again, and reports the error to the program.
         if let Err(error) = self.open_to_process(device, slot, end) {
-            crate::throttled!(warn, slot, %error, "the rings to a process are not used yet");
+            crate::throttled!(warn, slot, %error, "cannot open the rings to a process; they are \
+                requested again with the next connection");
         }
     }
 
@@ -466,7 +467,7 @@ impl Neighbours {
         }
         if let Some(bell) = wire.bell() {
             let heard = device.engine().waiter.listen_to(bell);
-            heard.map_err(VerbsError::os("be woken by a process"))?;
+            heard.map_err(VerbsError::os("watch the doorbell of a process"))?;
         }
         let tx = Mutex::new(Tx { ring: tx, packets: 0, bytes: 0 });
         let reach = reach(device);

@@ -224,7 +224,7 @@ impl StreamEnv for QpEnv<'_> {
                 None => Ok(0),
             },
             Err(error) => {
-                tracing::debug!(qpn = %self.core.qpn, %error, "a stream is broken");
+                tracing::debug!(qpn = %self.core.qpn, %error, "cannot send on a stream");
                 Err(SendFault::Broken)
             }
         }

@@ -135,7 +135,7 @@ impl Streams {
             return;
         }
         if let Err(error) = self.watch(qpn, &tcp) {
-            tracing::warn!(%qpn, %error, "a stream is looked at by rounds only");
+            tracing::warn!(%qpn, %error, "cannot watch a resumed stream for packets; the device polls it");
         }
         self.open.push((qpn, tcp));
     }
@@ -196,7 +196,7 @@ impl Engine {
             Ok(())
         });
         if let Err(error) = taken {
-            tracing::debug!(%qpn, %error, "no stream can be taken");
+            tracing::debug!(%qpn, %error, "cannot attach a stream to the queue pair");
             device.control().stream_ended(qpn, number);
         }
     }
@@ -362,7 +362,7 @@ impl Bound<'_> {
         let now = self.device().now();
         let attached = self.run(|machine, env| machine.attach(now, params, limits, env));
         if let Err(error) = &attached {
-            tracing::debug!(qpn = %self.qpn(), %error, "no stream can be taken");
+            tracing::debug!(qpn = %self.qpn(), %error, "cannot attach a stream to the queue pair");
             self.driven().path = before;
         } else {
             self.transmit();
@@ -508,7 +508,7 @@ impl Bound<'_> {
                 (More::Never, Vec::new())
             }
             Err(error) => {
-                tracing::debug!(qpn = %self.qpn(), %error, "a stream is broken");
+                tracing::debug!(qpn = %self.qpn(), %error, "cannot receive from a stream");
                 self.handle_end(now, false);
                 (More::Never, Vec::new())
             }

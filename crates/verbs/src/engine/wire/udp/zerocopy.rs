@@ -20,7 +20,7 @@ impl SharedPool {
         let pool = self.0.get_or_init(|| match ZeroCopyPool::new(MAX_SENDS) {
             Ok(pool) => Some(Arc::new(pool)),
             Err(error) => {
-                tracing::debug!(%error, "all that is sent is copied");
+                tracing::debug!(%error, "zero-copy sends are not available; payloads are copied");
                 None
             }
         });
