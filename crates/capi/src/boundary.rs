@@ -39,14 +39,14 @@ impl Errno {
 
 impl From<VerbsError> for Errno {
     fn from(error: VerbsError) -> Self {
-        tracing::debug!(%error, "answered with an errno");
+        tracing::debug!(%error, "a call failed with an errno");
         Self(error.errno())
     }
 }
 
 impl From<HostError> for Errno {
     fn from(error: HostError) -> Self {
-        tracing::debug!(%error, "answered with an errno");
+        tracing::debug!(%error, "a call failed with an errno");
         Self(error.errno())
     }
 }

@@ -38,7 +38,7 @@ impl From<Errno> for Failure {
 
 impl From<ResolveError> for Failure {
     fn from(error: ResolveError) -> Self {
-        tracing::debug!(%error, "a lookup failed");
+        tracing::debug!(%error, "address or service lookup failed");
         let errno = Errno(error.errno());
         error.eai().map_or(Self::Errno(errno), |eai| Self::Lookup(eai, errno))
     }
@@ -200,7 +200,7 @@ impl Asked {
                 Err(error) => last = error.into(),
             }
         }
-        tracing::debug!(%service, errno = last.errno().0, "no subnet administration knows it");
+        tracing::debug!(%service, errno = last.errno().0, "no subnet administration has a record of the service");
         Err(Errno(libc::ENOENT).into())
     }
 

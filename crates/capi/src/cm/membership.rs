@@ -101,7 +101,7 @@ fn is_own(id: &Id, field: &'static str, addr: in_addr) -> Result<()> {
     if addr.is_unspecified() || own == Some(IpAddr::V4(addr)) {
         return Ok(());
     }
-    Err(refused(Errno(libc::ENODEV), field, "not the address that the id is bound to"))
+    Err(refused(Errno(libc::ENODEV), field, "not the address to which the id is bound"))
 }
 
 /// Checks an interface given by index, likewise.
@@ -199,7 +199,7 @@ unsafe fn named(addr: *const sockaddr) -> Result<GroupAddr> {
     match unsafe { address::read(addr) } {
         Ok(Addr::Ip(addr)) => Ok(GroupAddr::from(addr.ip()).canonical()),
         Ok(Addr::Ib(addr)) => Ok(addr.gid.into()),
-        Err(_) => Err(refused(Errno::EINVAL, "addr.ss_family", "no family that groups have")),
+        Err(_) => Err(refused(Errno::EINVAL, "addr.ss_family", "not a family of multicast groups")),
     }
 }
 
@@ -211,7 +211,7 @@ fn group(id: &Id, name: GroupAddr) -> Result<ib_sa_mcmember_rec> {
         let mut meant = state.groups.iter().filter(is_meant);
         match (meant.next(), meant.next()) {
             (Some(_), Some(_)) if name.is_new() => {
-                let why = "the id has several groups, say which";
+                let why = "the id has joined several groups: name one";
                 return Err(refused(Errno(libc::ENOTUNIQ), "optval", why));
             }
             (Some(group), _) => group.key,

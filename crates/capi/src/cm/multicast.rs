@@ -85,7 +85,7 @@ unsafe fn join_address(
     // SAFETY: the caller guarantees it.
     let addr = unsafe { address::read(addr) };
     let addr =
-        addr.map_err(|errno| refused(errno, "addr", "NULL, or of no family that groups have"))?;
+        addr.map_err(|errno| refused(errno, "addr", "NULL, or not a family of multicast groups"))?;
     let (group, pkey) = group_at(addr);
     join(id, GroupWish::Address { group, pkey, flags }, context)
 }

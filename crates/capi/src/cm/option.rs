@@ -152,7 +152,7 @@ pub(super) unsafe fn path_data(value: *const c_void, len: usize) -> Result<Vec<P
         tracing::debug!(
             len,
             is_null = value.is_null(),
-            "no array of one to {MAX_PATHS} path records"
+            "not an array of 1 to {MAX_PATHS} path records"
         );
         return Err(Errno::EINVAL);
     }

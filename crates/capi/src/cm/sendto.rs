@@ -46,7 +46,11 @@ unsafe fn send(id: &Id, wr: *mut ibv_send_wr, to: *const sockaddr) -> Result<()>
     let wr = unsafe { wr.as_mut() };
     let wr = wr.ok_or_else(|| refused(Errno::EINVAL, "send_wr", "NULL"))?;
     if !wr.next.is_null() {
-        return Err(refused(Errno::EINVAL, "send_wr->next", "one message goes to one group"));
+        return Err(refused(
+            Errno::EINVAL,
+            "send_wr->next",
+            "only one work request can be posted to a group",
+        ));
     }
     // SAFETY: NULL, or the id's, which lives.
     if unsafe { qp.as_ref() }.is_none_or(|qp| qp.qp_type != IBV_QPT_UD) {
@@ -91,7 +95,7 @@ unsafe fn name(to: *const sockaddr) -> Result<GroupAddr> {
     match unsafe { address::read(to) } {
         Ok(Addr::Ip(addr)) => Ok(GroupAddr::Ip(addr.ip().to_canonical())),
         Ok(Addr::Ib(addr)) => Ok(addr.gid.into()),
-        Err(_) => Err(refused(WRONG_FAMILY, "to->sa_family", "no family that groups have")),
+        Err(_) => Err(refused(WRONG_FAMILY, "to->sa_family", "not a family of multicast groups")),
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) unsafe fn read(addr: *const sockaddr) -> Result<Addr> {
             }
             AF_IB => Ok(read_ib(&addr.cast::<sockaddr_ib>().read_unaligned()).into()),
             family => {
-                tracing::debug!(family, "an address of a family that is not known");
+                tracing::debug!(family, "ignored an address of an unknown family");
                 Err(Errno::EINVAL)
             }
         }

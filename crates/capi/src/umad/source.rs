@@ -86,7 +86,7 @@ impl MadFile for FabricFile {
 
 impl From<FabricError> for Errno {
     fn from(error: FabricError) -> Self {
-        tracing::debug!(%error, "answered with an errno");
+        tracing::debug!(%error, "a call failed with an errno");
         Self(error.errno())
     }
 }

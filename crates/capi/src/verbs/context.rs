@@ -23,7 +23,7 @@ pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
     crate::log::start();
     let (name, host) = (device.kind().row().device_name, device.host());
     let tell = |error: &dyn std::fmt::Display| {
-        tracing::warn!("{name} of host {host} cannot be opened: {error}");
+        tracing::warn!("cannot open {name} of host {host}: {error}");
     };
     let client = devices::connect_options()
         .and_then(|options| options.connect_or_start(host, device.kind()))

@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(num: *mut c_int) -> *mut *mu
     pointer(|| {
         crate::log::start();
         let devices = list().unwrap_or_else(|error| {
-            tracing::warn!(%error, "no device to list");
+            tracing::warn!(%error, "cannot list devices");
             Vec::new()
         });
         // SAFETY: room for all pointers and the NULL at the end, all zero.

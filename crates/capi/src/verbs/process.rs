@@ -122,7 +122,7 @@ pub(crate) fn drain_at_exit() {
     }
     // SAFETY: the handler takes no argument from the program, and the shared object is never unloaded.
     if unsafe { libc::atexit(at_exit) } != 0 {
-        tracing::warn!("what arrives as this program exits may stay unacknowledged");
+        tracing::warn!("packets that arrive while this program exits may stay unacknowledged");
     }
 }
 
