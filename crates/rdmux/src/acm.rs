@@ -65,7 +65,8 @@ pub fn address(text: &str) -> Result<Address> {
         return Ok(ip.into());
     }
     let why = || Cause::Invalid("a name has 1 to 63 bytes".into());
-    Address::name(text).ok_or_else(|| Error::new(format!("{text:?}"), "be a name for ACM", why()))
+    Address::name(text)
+        .ok_or_else(|| Error::new(format!("{text:?}"), "be used as an ACM name", why()))
 }
 
 /// A client of a host's ACM service. It connects on the first request. Clones share its connections.
@@ -160,7 +161,7 @@ impl Acm {
             _ => Err(Error::new(
                 self.to_string(),
                 "resolve an address",
-                Cause::Invalid("the service answered another question".into()),
+                Cause::Invalid("the service answered another request".into()),
             )),
         }
     }
@@ -250,7 +251,7 @@ mod tests {
         );
         assert_eq!(address("node1").unwrap(), Address::name("node1").unwrap());
         let error = address("").unwrap_err().to_string();
-        assert_eq!(error, "\"\": cannot be a name for ACM: a name has 1 to 63 bytes");
+        assert_eq!(error, "\"\": cannot be used as an ACM name: a name has 1 to 63 bytes");
     }
 
     #[test]

@@ -55,8 +55,7 @@ pub(crate) fn start(
     let (place, runtime) = match fabrics.first().map(|fabric| fabric.place().0.clone()) {
         Some(user) => {
             if fabrics.iter().any(|fabric| *fabric.place().0 != user) {
-                let why =
-                    "its fabrics are in several directories: make the second by `Fabric::beside`";
+                let why = "its fabrics are in several directories: create the second one with `Fabric::beside`";
                 return Err(Cause::Invalid(why.to_owned()));
             }
             (Place::With(fabrics), RuntimeDir::at(user.path())?)

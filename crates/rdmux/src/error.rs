@@ -103,7 +103,7 @@ pub enum Cause {
     #[error("its queue is full ({0} entries)")]
     Full(u32),
     /// The caller's timeout expired.
-    #[error("no answer in the time given")]
+    #[error("no answer before the timeout")]
     TimedOut,
     /// The peer's host rejected the connection, or no program receives datagrams there.
     #[error("the peer rejected it: {}", rejection(*.reason, *.sidr))]
@@ -132,7 +132,7 @@ pub enum Cause {
     #[error("{}", wc_status(*.0))]
     Completion(WcStatus),
     /// A message is longer than the receiver's or the sender's buffer.
-    #[error("the message has {len} bytes, and {max} is the most")]
+    #[error("the message has {len} bytes, the maximum is {max}")]
     TooLong {
         /// The message's length.
         len: usize,
@@ -146,26 +146,26 @@ impl Cause {
     pub fn advice(&self) -> Option<&'static str> {
         Some(match self {
             Self::Gone => {
-                "open the device again, which starts a new service if need be; a process that leaves more than 16384 \
-                 messages of events unread is dropped, and the service's log says so"
+                "open the device again, which starts a new service if necessary; the service \
+                 disconnects a process that leaves more than 16384 messages of events unread, and logs that"
             }
             Self::Host(_) | Self::Os(_) => match self.kind() {
                 io::ErrorKind::AddrInUse => IN_USE,
                 // The errno of rdma_cm says no more than this.
                 io::ErrorKind::AddrNotAvailable if self.is_port_in_use() => IN_USE,
                 io::ErrorKind::AddrNotAvailable => {
-                    "the address must be one of this host's (`rdmux devices`), and its port not be in use on a \
-                     wildcard (`rdmux host status`)"
+                    "the address must belong to this host (`rdmux devices`), and no wildcard \
+                     address may use its port (`rdmux host status`)"
                 }
                 _ => return None,
             },
-            Self::Full(_) => "poll completions first, or create it larger",
+            Self::Full(_) => "poll completions first, or create a larger queue",
             Self::Rejected { reason: 0, private_data, .. } if !private_data.is_empty() => {
                 return None;
             }
             Self::Rejected { reason: 0 | 8, sidr: false, .. }
             | Self::Rejected { reason: 1, sidr: true, .. } => {
-                "is a program listening on that address and port?"
+                "check that a program listens on that address and port"
             }
             Self::Unreachable(_) => "check the address, and that the peer's host is up",
             Self::Completion(status) => return completion_advice(*status),
@@ -199,7 +199,7 @@ impl Cause {
 }
 
 /// The remedy for a port that is in use.
-const IN_USE: &str = "choose another port, or see who has it with `rdmux host status`";
+const IN_USE: &str = "choose another port, or find its owner with `rdmux host status`";
 
 /// Returns the text of a host error without the operation, which the error already names.
 fn host_error(e: &HostError) -> String {
@@ -269,9 +269,11 @@ fn rejection(reason: u16, sidr: bool) -> String {
 pub fn wc_status(status: WcStatus) -> &'static str {
     match status {
         WcStatus::Success => "success",
-        WcStatus::LocLenErr => "local length error: a message longer than the buffer",
+        WcStatus::LocLenErr => "local length error: the message is longer than the buffer",
         WcStatus::LocQpOpErr => "local queue pair operation error",
-        WcStatus::LocProtErr => "local protection error: memory that is not registered for this",
+        WcStatus::LocProtErr => {
+            "local protection error: the memory is not registered for this access"
+        }
         WcStatus::WrFlushErr => "flushed: the queue pair went into the error state first",
         WcStatus::MwBindErr => "a memory window could not be bound",
         WcStatus::BadRespErr => "bad response from the peer",
@@ -291,8 +293,8 @@ fn completion_advice(status: WcStatus) -> Option<&'static str> {
         WcStatus::LocLenErr => "post larger receive buffers",
         WcStatus::LocProtErr => "keep the region registered until its work is complete",
         WcStatus::RemAccessErr => "check the remote key, range and access flags",
-        WcStatus::RetryExcErr => "is the peer alive?",
-        WcStatus::RnrRetryExcErr => "the peer must post receives before messages come",
+        WcStatus::RetryExcErr => "check that the peer is alive",
+        WcStatus::RnrRetryExcErr => "the peer must post receives before messages arrive",
         _ => return None,
     })
 }
@@ -384,7 +386,7 @@ mod tests {
         assert_eq!(
             e.to_string(),
             "queue pair 0x001002: cannot post a send: its queue is full (16 entries); \
-             poll completions first, or create it larger"
+             poll completions first, or create a larger queue"
         );
     }
 

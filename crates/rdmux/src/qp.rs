@@ -25,7 +25,7 @@ use crate::{Ah, Context, Cq, Pd, SendWr, Sge, Srq};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "nothing is made before `build`"]
+#[must_use = "nothing is created before `build`"]
 pub struct QpBuilder {
     pd: Pd,
     qp_type: QpType,

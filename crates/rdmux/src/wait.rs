@@ -57,7 +57,7 @@ pub(crate) struct Waiter<F: AsFd> {
 ///
 /// The runtime reports readiness once, and the first task that it wakes clears it for all. A task that began its
 /// check before that and does not wait yet may have missed the report, so it must not wait.
-#[must_use = "what was looked for and not found is waited for by this"]
+#[must_use = "wait on this if the check found nothing"]
 pub(crate) struct Look<'a, F: AsFd> {
     waiter: &'a Waiter<F>,
     #[cfg(feature = "tokio")]

@@ -114,7 +114,7 @@ fn methods_have_one_owner_and_are_free_when_it_is_dropped() {
     let e =
         other.agent(&AgentAttr::new(MgmtClass::SUBN_ADM, 2).methods([Method::SET])).unwrap_err();
     assert!(matches!(e.cause(), Cause::Invalid(_)), "{e}");
-    assert!(e.to_string().contains("another agent has one of these methods"), "{e}");
+    assert!(e.to_string().contains("another agent is registered for one of these methods"), "{e}");
     other.agent(&AgentAttr::new(MgmtClass::SUBN_ADM, 2)).unwrap();
     drop(owner);
     other.agent(&attr).unwrap();

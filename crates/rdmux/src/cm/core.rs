@@ -177,7 +177,7 @@ impl Core {
     /// Brings the queue pair up after the peer has accepted, and confirms the connection to the peer.
     fn respond(&self, qp: &Qp, event: &rdmux_cm::Event) -> Result<()> {
         let negotiated = event.negotiated.as_deref().ok_or_else(|| {
-            let why = "the host service did not say what was agreed".to_owned();
+            let why = "the host service did not send the negotiated parameters".to_owned();
             Error::new(self.to_string(), "connect", Cause::Invalid(why))
         })?;
         if let Err(e) = advance(qp, negotiated, UP) {

@@ -119,7 +119,9 @@ impl Event {
             | EventKind::RouteError
             | EventKind::ConnectError
             | EventKind::MulticastError => Cause::from(errno),
-            other => Cause::Invalid(format!("{other} came instead (status {})", self.status())),
+            other => {
+                Cause::Invalid(format!("got event {other} instead (status {})", self.status()))
+            }
         }
     }
 }

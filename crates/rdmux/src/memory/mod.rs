@@ -49,7 +49,7 @@ impl Pd {
     /// When memory or the device's limit of regions is exhausted.
     pub fn alloc(&self, len: usize, access: Access) -> Result<Mr> {
         let bytes = Shared::zeroed(len).ok_or_else(|| {
-            let cause = Cause::Resources("there is not so much".to_owned());
+            let cause = Cause::Resources("out of memory".to_owned());
             Error::new(format!("{len} bytes of memory"), "allocate", cause)
         })?;
         self.register_shared(bytes, access)
@@ -231,7 +231,11 @@ impl Mr {
         const ASKED: &str = "change the rights";
         let object = format!("{self:?}");
         let Some(Region { region: Some(region), .. }) = Arc::get_mut(&mut self.0) else {
-            return Err(Error::new(object, ASKED, Cause::Invalid("clones of it exist".to_owned())));
+            return Err(Error::new(
+                object,
+                ASKED,
+                Cause::Invalid("clones of the region exist; drop them first".to_owned()),
+            ));
         };
         let change = verbs::MrChange { access: Some(access), ..Default::default() };
         // SAFETY: the range is still the one that `bytes` keeps.
@@ -260,7 +264,7 @@ impl Mr {
             Bound::Excluded(e) => *e,
             Bound::Unbounded => self.len(),
         };
-        assert!(start <= end && end <= self.len(), "{start}..{end} leaves {self:?}");
+        assert!(start <= end && end <= self.len(), "{start}..{end} exceeds {self:?}");
         (start, end - start)
     }
 }

@@ -109,7 +109,8 @@ impl Shared {
     /// Returns the range if it is inside the memory, and panics otherwise.
     fn check(&self, at: usize, len: usize) -> Range<usize> {
         let end = at.checked_add(len).filter(|end| *end <= self.len);
-        at..end.unwrap_or_else(|| panic!("{len} bytes at {at} leave a region of {}", self.len))
+        at..end
+            .unwrap_or_else(|| panic!("{len} bytes at {at} exceed a region of {} bytes", self.len))
     }
 
     /// Copies bytes out.
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "leave a region of 8")]
+    #[should_panic(expected = "exceed a region of 8 bytes")]
     fn a_range_that_leaves_is_refused() {
         Shared::zeroed(8).unwrap().read(1, &mut [0; 8]);
     }

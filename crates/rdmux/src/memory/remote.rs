@@ -31,7 +31,7 @@ impl RemoteMr {
     #[must_use]
     pub fn slice(self, range: Range<u64>) -> Self {
         let Range { start, end } = range;
-        assert!(start <= end && end <= self.len, "{start}..{end} leaves {self:?}");
+        assert!(start <= end && end <= self.len, "{start}..{end} exceeds {self:?}");
         Self { addr: self.addr + start, len: end - start, ..self }
     }
     /// Returns the part from `offset` to the end.
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "leaves")]
+    #[should_panic(expected = "exceeds")]
     fn a_slice_cannot_leave() {
         let _ = R.slice(99..101);
     }

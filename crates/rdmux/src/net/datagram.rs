@@ -201,12 +201,14 @@ impl Datagram {
     /// Returns the peer of an event, if it is reached through the queue pair's port.
     fn peer_of(&self, event: &Event, to: SocketAddr) -> Result<Peer> {
         let wrong =
-            |why| Error::new(format!("datagrams to {to}"), "find the way", Cause::Invalid(why));
-        let unknown = || wrong("the answer does not say where it is".to_owned());
+            |why| Error::new(format!("datagrams to {to}"), "resolve the peer", Cause::Invalid(why));
+        let unknown = || wrong("the answer does not contain the peer's address".to_owned());
         let peer = event.ud().map(Peer::from).ok_or_else(unknown)?;
         let (port, own) = (peer.ah.vector().port_num, self.qp.port());
         if port != own {
-            return Err(wrong(format!("the way is by port {port}, and {self} are at port {own}")));
+            return Err(wrong(format!(
+                "the peer is reached through port {port}, but {self} use port {own}"
+            )));
         }
         Ok(peer)
     }
@@ -435,8 +437,8 @@ async fn next<S: Style>(
     to: SocketAddr,
 ) -> Result<Event> {
     let event = channel.next_in::<S>(deadline).await?;
-    let late = || Error::new(format!("datagrams to {to}"), "find the way", Cause::TimedOut);
-    event.ok_or_else(late)?.expect(kind, "find the way")
+    let late = || Error::new(format!("datagrams to {to}"), "resolve the peer", Cause::TimedOut);
+    event.ok_or_else(late)?.expect(kind, "resolve the peer")
 }
 
 /// Returns the port that has a local address, and the address's index there. Where GIDs are not addresses, this is the first active port,
@@ -486,7 +488,7 @@ impl Answerer {
             .spawn(move || {
                 let _listening = id;
                 if let Err(error) = answer(&channel, &qp, &until) {
-                    tracing::warn!(%qp, %error, "nobody can find this endpoint any more");
+                    tracing::warn!(%qp, %error, "stopped answering lookups: new peers cannot find this endpoint");
                 }
             })
             .on(name, ASKED)?;
@@ -508,7 +510,7 @@ fn answer(channel: &EventChannel, qp: &Qp, until: &OwnedFd) -> Result<()> {
                     _ => id.accept(&param),
                 };
                 if let Err(error) = answered {
-                    tracing::debug!(%qp, %error, "a peer got no answer");
+                    tracing::debug!(%qp, %error, "cannot answer the lookup of a peer");
                 }
             }
         }

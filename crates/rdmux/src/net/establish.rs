@@ -38,7 +38,7 @@ pub(super) async fn connect<S: Style>(options: Options, to: Answer) -> Result<Co
         paths => match id.resolve_along(src, dst, paths) {
             // The failed call changed nothing.
             Err(error) if to.by_acm => {
-                tracing::debug!(%error, "the path that ACM told cannot be used");
+                tracing::debug!(%error, "cannot use the path from ACM; resolving it again");
                 false
             }
             taken => taken.map(|()| true)?,

@@ -101,7 +101,7 @@ impl Listener {
         match self.answer(id, &event) {
             Ok(halves) => self.pending.push(halves),
             Err(error) => {
-                throttled!(warn, listener = %self.local, %error, "a connection failed");
+                throttled!(warn, listener = %self.local, %error, "cannot accept a connection");
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::style::{Blocking, block_on};
 
 /// Options of a [`Connection`], [`Listener`] or [`Datagram`]. Both sides should agree on the size of messages.
 #[derive(Clone, Debug)]
-#[must_use = "nothing is made before `connect`, `bind` or `datagram`"]
+#[must_use = "nothing is created before `connect`, `bind` or `datagram`"]
 pub struct Options {
     pub(super) context: Option<Context>,
     pub(super) message_size: usize,
@@ -145,7 +145,8 @@ impl Options {
         let limits = context.limits();
         let most = limits.max_qp_wr.min(limits.max_cqe).saturating_sub(besides);
         if self.depth > most {
-            let why = format!("a depth of {} messages, where the device allows {most}", self.depth);
+            let why =
+                format!("a depth of {} messages exceeds the device's limit of {most}", self.depth);
             return Err(impossible(why));
         }
         Ok(())
@@ -166,5 +167,5 @@ impl Options {
 }
 
 fn impossible(why: String) -> Error {
-    Error::new("options", "be followed", Cause::Invalid(why))
+    Error::new("options", "be applied", Cause::Invalid(why))
 }

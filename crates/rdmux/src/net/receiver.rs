@@ -115,7 +115,8 @@ impl Receiver {
         let done = ok(done)?;
         let (slot, len) = (usize::try_from(done.wr_id).unwrap_or(0), done.byte_len as usize);
         if len > self.slot && done.opcode != WcOpcode::RecvRdmaWithImm {
-            let why = format!("{len} bytes came to a receive of {}", self.slot);
+            let why =
+                format!("a message of {len} bytes completed a receive of {} bytes", self.slot);
             return Err(Error::new(self.qp.to_string(), "receive", Cause::Invalid(why)));
         }
         Ok((slot, len))

@@ -217,7 +217,8 @@ fn why_not(attr: &AgentAttr, e: FabricError) -> Cause {
     let (class, version) = (MgmtClass(attr.0.class), attr.0.class_version);
     match e {
         FabricError::Refused { errno: libc::EINVAL, .. } => Cause::Invalid(format!(
-            "another agent has one of these methods of class {class}, or version {version}, OUI and RMPP do not suit the class"
+            "another agent is registered for one of these methods of class {class}, or version \
+             {version}, OUI and RMPP do not fit the class"
         )),
         FabricError::Refused { errno: libc::ENOMEM, why, .. } => Cause::Resources(why),
         e => e.into(),

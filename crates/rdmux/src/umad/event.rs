@@ -102,7 +102,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TimedOut => f.write_str("no answer after all retries"),
-            Self::Aborted => f.write_str("the peer ended the transfer"),
+            Self::Aborted => f.write_str("the peer aborted the transfer"),
             Self::Refused(errno) => {
                 write!(f, "it was not sent: {}", io::Error::from_raw_os_error(*errno))
             }

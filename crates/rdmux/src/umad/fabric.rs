@@ -131,7 +131,8 @@ impl Fabric {
             let name = FabricName::new(name).map_err(|e| invalid(&e))?;
             let shape: Shape = shape.parse().map_err(|e| invalid(&e))?;
             let own = self.0.embedded.as_ref();
-            let own = own.ok_or_else(|| invalid(&"the other fabric is not this process's own"))?;
+            let own = own
+                .ok_or_else(|| invalid(&"the other fabric is not a private one of this process"))?;
             Ok((name, shape, own.dir.clone()))
         };
         let (name, shape, dir) = parsed().on(&object, "be made")?;
@@ -195,7 +196,7 @@ impl Fabric {
     pub fn hold_is_sm(&self, node: &str, port: u8, wait: bool) -> Result<IsSm> {
         let at = port_ref(node, port);
         let held = client::IsSm::set(&self.0.options, &self.0.name, &at, wait);
-        held.on(format_args!("port {port} of {}", at.node), "set IsSM").map(IsSm)
+        held.on(format_args!("port {port} of {}", at.node), "set the IsSM bit").map(IsSm)
     }
 }
 

@@ -213,14 +213,16 @@ fn managed(context: &Context, number: u8) -> Result<Managed, Cause> {
     let index = usize::from(number).checked_sub(1);
     let port = device.zip(index).and_then(|(device, index)| device.ports.get_mut(index));
     let Some(port) = port else {
-        return Err(Cause::Invalid("the device has no such port".to_owned()));
+        return Err(Cause::Invalid("the device does not have this port".to_owned()));
     };
     port.managed.take().ok_or_else(|| {
         Cause::Invalid(if context.kind().is_on_fabric() {
             let host = context.host();
-            format!("its host is on no fabric: `rdmux host status {host}` says why")
+            format!(
+                "its host is not attached to a fabric: `rdmux host status {host}` shows the reason"
+            )
         } else {
-            "only InfiniBand has management datagrams".to_owned()
+            "only InfiniBand devices have a management interface".to_owned()
         })
     })
 }
