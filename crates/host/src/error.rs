@@ -44,7 +44,9 @@ pub enum HostError {
     },
     /// The service lives in another network namespace than this process: as far as addresses go, on another machine.
     #[error(
-        "the service of host \"{host}\" lives in another network namespace ({theirs}) than this process ({ours}), which has not its addresses: RDMUX_RUNTIME_DIR leads both to one directory; unset it, or give each namespace a directory of its own"
+        "the service of host \"{host}\" runs in another network namespace ({theirs}) than this \
+         process ({ours}), which does not have its addresses: RDMUX_RUNTIME_DIR names one directory \
+         for both; unset it, or give each namespace its own directory"
     )]
     OtherNetwork {
         /// The host's name.
@@ -85,7 +87,7 @@ pub enum HostError {
     },
     /// Another virtual host has this address.
     #[error(
-        "{address} belongs to host \"{owner}\": choose another, or leave the choice to the registry"
+        "{address} belongs to host \"{owner}\": choose another address, or omit it and let the registry choose"
     )]
     AddressTaken {
         /// The address.
@@ -94,7 +96,9 @@ pub enum HostError {
         owner: HostName,
     },
     /// Another host has this node GUID.
-    #[error("the node GUID {guid} belongs to {owner}: choose another, or let one be drawn")]
+    #[error(
+        "the node GUID {guid} belongs to {owner}: choose another GUID, or omit it to get a random one"
+    )]
     GuidTaken {
         /// The GUID.
         guid: NodeGuid,
@@ -128,7 +132,8 @@ pub enum HostError {
     },
     /// Service and client are of different versions.
     #[error(
-        "the service of host \"{host}\" speaks protocol {theirs}, this program {ours}: end it with `rdmux host down {host}`, or use programs of one version"
+        "the service of host \"{host}\" speaks protocol version {theirs}, this program {ours}: end \
+         it with `rdmux host down {host}`, or use programs of the same version"
     )]
     Version {
         /// The host's name.
@@ -139,7 +144,7 @@ pub enum HostError {
         theirs: u32,
     },
     /// The service sent something that the protocol does not allow.
-    #[error("the service of host \"{host}\" broke the protocol: {why}")]
+    #[error("the service of host \"{host}\" violated the protocol: {why}")]
     Protocol {
         /// The host's name.
         host: HostName,
@@ -158,7 +163,7 @@ pub enum HostError {
 
 impl HostError {
     /// The end of the text of [`PortInUse`](Self::PortInUse).
-    pub const ASK_DOCTOR: &str = ": `rdmux doctor` tells what to do";
+    pub const ASK_DOCTOR: &str = ": run `rdmux doctor` for advice";
 
     pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Io { what: what.into(), source: source.into() }

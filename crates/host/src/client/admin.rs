@@ -43,7 +43,7 @@ pub fn up(
     };
     let status = options.greet(host, |socket| {
         let session = tool(host, socket)?;
-        match session.call(&Request::Stay, || "let the service stay".to_owned())? {
+        match session.call(&Request::Stay, || "keep the service up".to_owned())? {
             Response::Done => ask_status(&session),
             other => Err(session.unexpected(&other)),
         }
@@ -64,13 +64,13 @@ fn assign(
 ) -> Result<Option<RegistryEntry>, HostError> {
     let refused = |why| HostError::Start { host: host.clone(), why };
     let kind = match address {
-        ip if ip.is_unspecified() => Some("stands for all addresses"),
+        ip if ip.is_unspecified() => Some("is the unspecified address"),
         ip if ip.is_multicast() => Some("is a multicast address"),
         IpAddr::V4(ip) if ip.is_broadcast() => Some("is the broadcast address"),
         _ => None,
     };
     if let Some(kind) = kind {
-        return Err(refused(format!("{address} {kind}, and cannot be a host's")));
+        return Err(refused(format!("{address} {kind}, which a host cannot have")));
     }
     // An address that this machine does not have is not recorded.
     if let Err(e) = UdpSocket::bind((address, 0)) {
@@ -138,7 +138,7 @@ fn down_within(dir: &RuntimeDir, host: &HostName, timeout: Duration) -> Result<(
                 Ok(false) => Err(HostError::Unresponsive {
                     host: host.clone(),
                     pid: host_dir.service_lock_holder(),
-                    why: "it said that it ends, and did not".to_owned(),
+                    why: "it confirmed the request to end, but still runs".to_owned(),
                 }),
                 Err(e) => {
                     Err(HostError::io(format!("connect to {}", host_dir.socket().display()), e))
@@ -162,7 +162,8 @@ pub fn end_acm(dir: &RuntimeDir, host: &HostName, by_force: bool) -> Result<bool
         let what = format!("end the ACM service of host {host}, process {}", pid.as_raw_nonzero());
         let hangs = e == Errno::TIMEDOUT && !by_force;
         let hint = || {
-            let why = format!("it does not end; `rdmux host down --force {host}` kills it");
+            let why =
+                format!("it did not end after SIGTERM; `rdmux host down --force {host}` kills it");
             io::Error::new(io::ErrorKind::TimedOut, why)
         };
         HostError::io(what, if hangs { hint() } else { e.into() })
@@ -214,7 +215,7 @@ pub fn status_of_all(
     });
     let answers = hosts.into_iter().zip(answers).filter_map(|(host, answer)| {
         let answer = answer.unwrap_or_else(|_| {
-            Err(HostError::io("ask a service", std::io::Error::other("a thread panicked")))
+            Err(HostError::io("query a service", std::io::Error::other("a thread panicked")))
         });
         let up = !matches!(&answer, Err(HostError::NotUp { .. } | HostError::ServiceGone { .. }));
         up.then_some((host, answer))
@@ -250,7 +251,7 @@ pub fn user_namespace_of_others(dir: &RuntimeDir, host: &HostName) -> Option<Own
     let ask = |other: HostName| -> Option<OwnedFd> {
         let socket = connect_socket(&dir.host(&other).ok()?, GLANCE).ok()??;
         let session = tool(&other, socket).ok()?;
-        let what = || "tell its user namespace".to_owned();
+        let what = || "pass its user namespace to the service".to_owned();
         let (_, mut fds) = session.call_with_fds(&Request::UserNamespace, &[], what).ok()?;
         fds.pop()
     };
@@ -363,7 +364,7 @@ fn tool(host: &HostName, socket: OwnedFd) -> Result<Session, HostError> {
 }
 
 fn ask_status(session: &Session) -> Result<Status, HostError> {
-    let what = || "tell its status".to_owned();
+    let what = || "get the host's status".to_owned();
     let (len, fd) = match session.call_with_fds(&Request::Status, &[], what)? {
         (Response::Status(len), mut fds) if fds.len() == 1 => (len, fds.remove(0)),
         (other, _) => return Err(session.unexpected(&other)),
@@ -375,7 +376,7 @@ fn ask_status(session: &Session) -> Result<Status, HostError> {
         .map_err(|e| HostError::io("read the status", e))?;
     socket::decode(&bytes).map_err(|e| HostError::Protocol {
         host: session.host().clone(),
-        why: format!("its status is {e}"),
+        why: format!("it sent an invalid status: {e}"),
     })
 }
 

@@ -128,8 +128,8 @@ impl EventChannel {
             // The messages after it are read as usual.
             Err(e @ (MessageError::Decode(_) | MessageError::TooLong)) => {
                 let why = match e {
-                    MessageError::Decode(e) => format!("an event that is {e}"),
-                    _ => format!("events of more than {MAX_EVENTS_MESSAGE} bytes in a message"),
+                    MessageError::Decode(e) => format!("an invalid event: {e}"),
+                    _ => format!("a message of events of more than {MAX_EVENTS_MESSAGE} bytes"),
                 };
                 return Err(HostError::Protocol { host: self.client.host().clone(), why });
             }

@@ -54,8 +54,8 @@ fn page_to_count_in(page: SharedMem, host: &HostName) -> io::Result<SharedMem> {
     if theirs == ours {
         return Ok(page);
     }
-    tracing::warn!(%host, theirs, ours, "the service is of another build, and counts by another schema: \
-        it does not show what this process counts");
+    tracing::warn!(%host, theirs, ours, "the service is of another build with another schema of \
+        counters: it does not show the counters of this process");
     SharedMem::create("rdmux-counters", PAGE_COUNTERS)
 }
 
@@ -128,7 +128,10 @@ impl HostClient {
         is_hub: bool,
     ) -> Result<Arc<Self>, HostError> {
         let board = (kind.row().rings && memory::is_shared()).then(Board::create);
-        let board = board.transpose().map_err(|e| HostError::io("make a board", e))?.map(Arc::new);
+        let board = board
+            .transpose()
+            .map_err(|e| HostError::io("create the board for direct memory access", e))?
+            .map(Arc::new);
         let ours: Vec<_> = board.iter().map(|board| board.fd().as_fd()).collect();
         let (session, welcome, fds) = Session::open(host, socket, ClientKind::Device(kind), &ours)?;
         welcome.check_network(NetworkNamespace::current())?;
@@ -147,7 +150,7 @@ impl HostClient {
             session.tell(&Request::NoHostRings)?;
         }
         let info = host_info(welcome, kind).ok_or_else(|| {
-            let why = format!("it has no {}", kind.device_name());
+            let why = format!("its greeting lacks the device {}", kind.device_name());
             HostError::Protocol { host: host.clone(), why }
         })?;
         let routes =
@@ -202,7 +205,7 @@ impl HostClient {
     /// [`HostError::Refused`] for another process's slot.
     pub fn release_slot(&self, slot: u16, next_index: u16) -> Result<(), HostError> {
         let request = Request::ReleaseSlot { slot, next_index };
-        self.done(&request, || format!("give back slot {slot}"))
+        self.done(&request, || format!("release slot {slot}"))
     }
 
     /// Registers an agent for management datagrams to QP0 or QP1 of a port of the device: bit n of `methods` is method n.
@@ -324,11 +327,18 @@ impl HostClient {
         let Some(routes) = self.routes_of(port) else { return };
         let view = fds.first().map(RouteView::map).transpose();
         let view = view.unwrap_or_else(|error| {
-            throttled!(warn, "the table of ways of an InfiniBand port cannot be read: {error}");
+            throttled!(
+                warn,
+                "cannot read the route table of an InfiniBand port, which sends no data: {error}"
+            );
             None
         });
         let rows = fds.get(1).map(Rows::map).transpose().unwrap_or_else(|error| {
-            throttled!(warn, "packets are not counted on their way: {error}");
+            throttled!(
+                warn,
+                "cannot map the counter rows of an InfiniBand port, whose packets are \
+                 not counted on their way: {error}"
+            );
             None
         });
         routes.set_view_with(view, rows);
@@ -444,7 +454,7 @@ impl Control for HostClient {
     }
 
     fn new_slot(&self) -> Result<SlotGrant, ControlError> {
-        let what = || "get more queue pair numbers".to_owned();
+        let what = || "get a slot for more queue pair numbers".to_owned();
         match self.session.call(&Request::NewSlot, what).map_err(control_error)? {
             Response::Slot { slot, first_index } => Ok(SlotGrant { slot, first_index }),
             _ => Err(ControlError::Gone),
@@ -495,7 +505,8 @@ impl Control for HostClient {
         };
         let wire = socket.try_clone_to_owned();
         let wire = wire.and_then(|fd| IbWire::of_group(fd, mgid, routes.clone()));
-        let wire = wire.map_err(|e| control_error(HostError::io("use a group's socket", e)))?;
+        let wire = wire
+            .map_err(|e| control_error(HostError::io("use the socket of a multicast group", e)))?;
         Ok(Some(DriverWire::Ib(Arc::new(wire))))
     }
 
@@ -557,7 +568,10 @@ impl Control for HostClient {
                 Ok((notify, false)) => notify,
                 // One peer or one capture fails; the rest of the device goes on.
                 Ok((notify, true)) => {
-                    throttled!(warn, "no descriptor is left for what the host service hands over");
+                    throttled!(
+                        warn,
+                        "out of descriptors: cannot receive a descriptor that the host service passes"
+                    );
                     if let Notify::Stream { qpn, number, .. } = notify {
                         self.stream_ended(qpn, number);
                     }

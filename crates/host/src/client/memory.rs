@@ -22,7 +22,7 @@ pub(crate) fn is_shared() -> bool {
         && std::fs::read_to_string(SCOPE).is_ok_and(|scope| must_be_let_in(&scope))
         && let Err(error) = rdmux_link::procmem::let_others_in()
     {
-        tracing::debug!(%error, "others will not be let into this process's memory");
+        tracing::debug!(%error, "cannot allow other processes to access this process's memory");
     }
     shared
 }
@@ -34,7 +34,7 @@ pub(crate) fn has_host_rings() -> bool {
 
 fn is_on(variable: &str) -> bool {
     of_environment(variable).unwrap_or_else(|why| {
-        tracing::warn!("{why}: taken as off");
+        tracing::warn!("{why}; using off");
         false
     })
 }

@@ -32,7 +32,7 @@ impl HostClient {
     ) -> Result<(), HostError> {
         let private_data = private_data.to_vec();
         let request = CmRequest::AskForTime { id, service_timeout, private_data };
-        self.cm_done(request, || format!("ask the peer of {id} for time"))
+        self.cm_done(request, || format!("ask the peer of {id} to wait"))
     }
 
     /// Proposes an alternate path to the peer (LAP).

@@ -185,7 +185,7 @@ impl Session {
 
     /// Makes the error for a reply that does not fit the request.
     pub(crate) fn unexpected(&self, response: &Response) -> HostError {
-        let why = format!("an answer that does not belong to the question: {response:?}");
+        let why = format!("a reply that does not match the request: {response:?}");
         HostError::Protocol { host: self.host.clone(), why }
     }
 
@@ -222,7 +222,7 @@ impl Session {
                 HostError::Unresponsive {
                     host: self.host.clone(),
                     pid: rdmux_link::peer_credentials(&self.socket).ok().and_then(|peer| peer.pid),
-                    why: format!("it said nothing for {:?}", timeout.unwrap_or_default()),
+                    why: format!("no reply for {:?}", timeout.unwrap_or_default()),
                 }
             }
             other => HostError::Protocol { host: self.host.clone(), why: other.to_string() },

@@ -223,15 +223,15 @@ impl Config {
 
     fn check(&self) -> Result<(), String> {
         let in_range = |name: &str, v: u8, max: u8| {
-            if v <= max { Ok(()) } else { Err(format!("{name} = {v}: the most is {max}")) }
+            if v <= max { Ok(()) } else { Err(format!("{name} = {v}: the maximum is {max}")) }
         };
         in_range("cm.response_timeout", self.cm.response_timeout, 31)?;
         in_range("cm.max_retries", self.cm.max_retries, 15)?;
         if !(1..=2).contains(&self.iwarp.revision) {
-            return Err(format!("iwarp.revision = {}: 1 or 2", self.iwarp.revision));
+            return Err(format!("iwarp.revision = {}: use 1 or 2", self.iwarp.revision));
         }
         if self.service.port == 0 {
-            return Err("service.port = 0: a port from 1 to 65535".to_owned());
+            return Err("service.port = 0: use a port from 1 to 65535".to_owned());
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ pub enum DeviceChoice {
 
 /// Why a string is not a [`DeviceChoice`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("RDMUX_DEVICE={0:?} is no choice of devices: use {words}", words = words())]
+#[error("RDMUX_DEVICE={0:?} is not a choice of devices: use {words}", words = words())]
 pub struct InvalidDeviceChoice(String);
 
 /// The word for all devices.

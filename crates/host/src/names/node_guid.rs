@@ -97,7 +97,10 @@ impl NodeGuid {
         if kept != Some(guid)
             && let Err(e) = write(&own.guid(), guid)
         {
-            tracing::warn!("{}: {e}; the next service draws another GUID", own.guid().display());
+            tracing::warn!(
+                "cannot write {}: {e}; the host's next service uses another GUID",
+                own.guid().display()
+            );
         }
         Ok(guid)
     }
@@ -112,13 +115,13 @@ fn read(host: &HostDir) -> Option<NodeGuid> {
     match text {
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
         Err(e) => {
-            tracing::warn!("{}: {e}; it is replaced by a new GUID", path.display());
+            tracing::warn!("cannot read {}: {e}; the host gets a new GUID", path.display());
             None
         }
         Ok(text) => text
             .trim_end()
             .parse()
-            .inspect_err(|e| tracing::warn!("{}: {e}; a new one is drawn", path.display()))
+            .inspect_err(|e| tracing::warn!("{}: {e}; the host gets a new GUID", path.display()))
             .ok(),
     }
 }

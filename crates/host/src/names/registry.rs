@@ -228,7 +228,7 @@ impl Registry {
         let text: String = entries.iter().map(|e| format!("{e}\n")).collect();
         let path = self.dir.registry_path();
         replace(&path, text.as_bytes()).map_err(|e| {
-            HostError::io(format!("write {}, which stays as it was", path.display()), e)
+            HostError::io(format!("write {}, which keeps its earlier content", path.display()), e)
         })?;
         self.entries = entries;
         if let Err(e) = self.show_names() {
@@ -285,10 +285,10 @@ fn parse(text: &[u8]) -> (Vec<RegistryEntry>, Vec<(usize, &'static str)>) {
         match std::str::from_utf8(line).ok().and_then(parse_line) {
             None => damaged.push((number, "it is not \"name address\"")),
             Some(new) if names.contains(&new.name) => {
-                damaged.push((number, "its host has a line above"));
+                damaged.push((number, "an earlier line has this host"));
             }
             Some(new) if !addresses.insert(new.address) => {
-                damaged.push((number, "its address is another host's"));
+                damaged.push((number, "an earlier line has this address"));
             }
             Some(new) => {
                 names.insert(new.name.clone());
@@ -411,7 +411,7 @@ mod tests {
         // Nothing can be written there, not even by root.
         std::fs::create_dir(tmp.path().join("r/registry.new")).unwrap();
         let e = r.record(&name("b"), ip("127.77.0.2")).unwrap_err().to_string();
-        assert!(e.contains("registry") && e.contains("stays as it was"), "{e}");
+        assert!(e.contains("registry") && e.contains("keeps its earlier content"), "{e}");
         assert_eq!(r.entries().len(), 1);
         drop(r);
         assert_eq!(Registry::open_at(&dir, 0).unwrap().entries().len(), 1);

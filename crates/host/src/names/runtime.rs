@@ -177,13 +177,13 @@ impl HostDir {
             Ok(_) => {
                 let names: Result<_, _> = text.lines().map(FabricName::new).collect();
                 let names = names.inspect_err(|e| {
-                    tracing::warn!("{}: {e}; it is left out", path.display());
+                    tracing::warn!("{}: {e}; its fabrics are ignored", path.display());
                 });
                 names.unwrap_or_default()
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(e) => {
-                tracing::warn!("{}: {e}; it is left out", path.display());
+                tracing::warn!("{}: {e}; its fabrics are ignored", path.display());
                 Vec::new()
             }
         }

@@ -121,13 +121,13 @@ pub enum ResolveError {
         source: io::Error,
     },
     /// The text is not an address of the requested family.
-    #[error("{text:?} is no GID: IPv6 and IPv4 addresses are")]
+    #[error("{text:?} is not a GID: use an IPv6 or IPv4 address")]
     NoGid {
         /// The text.
         text: String,
     },
     /// Subnet administration knows no such service.
-    #[error("no service {what} is registered at subnet administration")]
+    #[error("subnet administration has no record of service {what}")]
     NoService {
         /// The service that was looked up.
         what: String,
@@ -225,7 +225,8 @@ impl Resolver {
     ) -> Option<Vec<Answer>> {
         let is_active = !hints.passive && !hints.numeric_host && hints.is_native();
         let found = self.by_name(node.filter(|_| is_active)?, service, hints);
-        let found = found.inspect_err(|error| tracing::debug!(%error, "no native service"));
+        let found =
+            found.inspect_err(|error| tracing::debug!(%error, "no native record of the service"));
         Some(vec![found.ok()??])
     }
 

@@ -21,7 +21,7 @@ impl Resolver {
         let best = found.iter().find_map(|by_ip| match self.native(service, hints, by_ip) {
             Ok(answer) => Some(answer),
             Err(error) => {
-                tracing::debug!(%error, "no native address: the IP address is the answer");
+                tracing::debug!(%error, "no native address: returning the IP address");
                 None
             }
         });

@@ -73,7 +73,7 @@ impl Probe {
     }
 
     fn failed(&self, kind: EventKind, errno: i32) -> ResolveError {
-        let what = format!("find a way, as {} did not come", kind.name());
+        let what = format!("resolve the address: no event {}", kind.name());
         let why = std::io::Error::from_raw_os_error(errno).to_string();
         HostError::Refused { what, why, errno }.into()
     }

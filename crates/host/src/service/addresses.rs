@@ -113,7 +113,7 @@ impl Addresses {
                 return Err(HostError::PortInUse { address: addr, port, holder });
             }
             Err(e) => {
-                throttled!(warn, "{ip} is left out: {e}");
+                throttled!(warn, "address {ip} is not served: {e}");
                 return Ok(None);
             }
         };
@@ -127,7 +127,7 @@ impl Addresses {
         let row = Row { ip, interface: interface.clone(), prefix: address.prefix, roce, entry };
         let free = self.rows.iter().position(Option::is_none).unwrap_or(self.rows.len());
         let Some(index) = u8::try_from(free).ok().filter(|_| free < MAX_GIDS) else {
-            throttled!(warn, "{ip} is left out: the GID table is full");
+            throttled!(warn, "address {ip} is not served: the GID table is full");
             return Ok(None);
         };
         if free == self.rows.len() {

@@ -22,7 +22,7 @@ impl Core {
     /// Starts a capture for a client. Returns the socket that it reads from.
     pub(super) fn start_capture(&mut self, client: ClientId) -> Result<OwnedFd, Failure> {
         if self.capture.reader.is_some() {
-            return Err(Failure::new(libc::EBUSY, "somebody else captures already"));
+            return Err(Failure::new(libc::EBUSY, "another client captures already"));
         }
         let open = || -> std::io::Result<_> {
             let (theirs, ours) = socket::pair()?;

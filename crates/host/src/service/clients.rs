@@ -93,7 +93,7 @@ impl Client {
         let uid = peer.uid;
         let rpc = closer.socket(uid, rpc);
         if closer.is_full(uid) {
-            let why = "too many descriptors that its user passed cannot be closed";
+            let why = "too many descriptors that its user passed are still being closed";
             return Err(io::Error::other(why));
         }
         let share = descriptors.take(uid, 2).map_err(io::Error::other)?;
@@ -165,7 +165,7 @@ fn pidfd(pid: Pid) -> Option<OwnedFd> {
         return None;
     }
     rustix::process::pidfd_open(pid, PidfdFlags::empty())
-        .inspect_err(|e| tracing::debug!("no pidfd of process {pid:?}: {e}"))
+        .inspect_err(|e| tracing::debug!("cannot open a pidfd of process {pid:?}: {e}"))
         .ok()
 }
 

@@ -179,7 +179,7 @@ impl Core {
     ) -> Result<(ChannelId, OwnedFd), Failure> {
         let has = self.clients.get(client).map_or(0, |c| c.channels.len());
         if has >= MAX_CHANNELS {
-            let why = format!("the process has {MAX_CHANNELS} event channels already");
+            let why = format!("the process has {MAX_CHANNELS} event channels already, the maximum");
             return Err(Failure::new(libc::EMFILE, why));
         }
         let share = self.descriptors_for(client, 1);
@@ -233,7 +233,7 @@ impl Core {
         let (what, created) = (about(&request), created(&request));
         let done = self.try_command(client, request);
         if let Err(Failure { errno, why }) = done {
-            tracing::debug!("nobody waits to hear it: {why}");
+            tracing::debug!("an unconfirmed command failed: {why}");
             self.counts.add(Count::Refusals);
             match (what, created) {
                 (_, Some((channel, event))) if self.is_channel_of(client, channel) => {
@@ -259,12 +259,15 @@ impl Core {
         // The process finds in its socket what is already sent.
         self.flush_events();
         if let Some(held) = self.held_channel(client).filter(|&held| held != id) {
-            let why = format!("event channel {} of the process is held, wait for it", held.0);
+            let why = format!(
+                "event channel {} of the process is held by another migration: wait for it",
+                held.0
+            );
             return Err(Failure::new(libc::EBUSY, why));
         }
         let Some(channel) = self.channels.get_mut(&id).filter(|channel| channel.owner == client)
         else {
-            let why = format!("there is no event channel {} of yours", id.0);
+            let why = format!("this process has no event channel {}", id.0);
             return Err(Failure::new(libc::ENOENT, why));
         };
         channel.out.hold();
@@ -290,7 +293,8 @@ impl Core {
             return Err(Failure::new(libc::EINVAL, why));
         };
         if put_back.len() + events.len() > MAX_PUT_BACK {
-            let why = format!("events of more than {MAX_PUT_BACK} bytes, which no socket holds");
+            let why =
+                format!("the events exceed {MAX_PUT_BACK} bytes, the maximum that a socket holds");
             return Err(Failure::new(libc::ENOBUFS, why));
         }
         put_back.extend_from_slice(events);
@@ -327,7 +331,7 @@ impl Core {
     /// Checks that a process commands only its own ids, on its own channels.
     fn check_owner(&self, client: ClientId, request: &CmRequest) -> Result<(), Failure> {
         let no =
-            |what: String| Err(Failure::new(libc::ENOENT, format!("there is no {what} of yours")));
+            |what: String| Err(Failure::new(libc::ENOENT, format!("this process has no {what}")));
         let mine = |channel| self.is_channel_of(client, channel);
         match *request {
             CmRequest::CreateId { channel, .. } | CmRequest::Migrate { channel, .. }
@@ -353,7 +357,10 @@ impl Core {
         let channel = channel.and_then(|channel| self.channels.get(&channel));
         let within = channel.map_or(Ok(()), |channel| channel.ids.check(more));
         within.map_err(|e| {
-            Failure::new(libc::ENOMEM, format!("no connection identifier is left for it: {e}"))
+            Failure::new(
+                libc::ENOMEM,
+                format!("the user's share of connection identifiers is used up: {e}"),
+            )
         })
     }
 

@@ -176,7 +176,7 @@ impl Core {
         let changes = self.addresses.scan(&mut self.netlink)?;
         let Changes { added, removed, moved, resized, refused } = changes;
         for row in &removed {
-            tracing::info!("{} is gone from {}", row.ip, row.interface.name);
+            tracing::info!("address {} was removed from {}", row.ip, row.interface.name);
             self.poller.remove(row.roce.qp1.as_fd());
         }
         for &index in &added {
@@ -276,7 +276,12 @@ impl Core {
             Gone::Closed | Gone::Died => {
                 tracing::debug!("process {} ({}) {why:?}", client.pid, client.comm);
             }
-            _ => throttled!(warn, "process {} ({}) is dropped: {why:?}", client.pid, client.comm),
+            _ => throttled!(
+                warn,
+                "process {} ({}) is disconnected: {why:?}",
+                client.pid,
+                client.comm
+            ),
         }
         client.close();
         self.poller.remove(&client.rpc);
@@ -453,7 +458,7 @@ impl Core {
         let Some(channel) = self.channels.get_mut(&id) else { return };
         let before = channel.batch.len();
         if let Err(e) = socket::append(event, &mut channel.batch) {
-            throttled!(error, "an event cannot be encoded: {e}");
+            throttled!(error, "cannot encode an event: {e}");
         }
         if before == 0 {
             self.told.push(id);
@@ -519,7 +524,7 @@ fn interest(out: &Outgoing) -> Interest {
 pub(super) fn encode<'s, T: Serialize>(value: &T, scratch: &'s mut Vec<u8>) -> Option<&'s [u8]> {
     scratch.clear();
     postcard::to_io(value, &mut *scratch)
-        .inspect_err(|e| throttled!(error, "a message cannot be encoded: {e}"))
+        .inspect_err(|e| throttled!(error, "cannot encode a message: {e}"))
         .ok()?;
     Some(scratch)
 }

@@ -86,7 +86,7 @@ impl Core {
     pub(super) fn open_hub(&mut self, id: ClientId) -> Result<OwnedFd, Failure> {
         let kind = self.clients.get(id).and_then(Client::device_kind).unwrap_or_default();
         if !kind.row().services.include(QpType::XrcRecv) {
-            let why = format!("{} has no XRC", kind.row().title);
+            let why = format!("{} does not support XRC", kind.row().title);
             return Err(Failure::new(libc::EOPNOTSUPP, why));
         }
         if self.hubs[kind].is_none() {
@@ -126,7 +126,11 @@ impl Core {
         let (host, shared) = (self.options.host.clone(), hub.clone());
         let run = move || {
             if let Err(error) = thread.run(&host, kind, theirs, &shared) {
-                throttled!(error, "{}: XRC receive queue pairs end: {error}", kind.row().title);
+                throttled!(
+                    error,
+                    "{}: the XRC hub failed, and its receive queue pairs with it: {error}",
+                    kind.row().title
+                );
             }
         };
         rdmux_verbs::signals::with_blocked(|| {
@@ -254,7 +258,9 @@ impl Thread {
                             self.sessions.insert(id, session);
                         }
                         // Its end closes, and the process sees that.
-                        Err(error) => throttled!(warn, %error, "a process cannot be served"),
+                        Err(error) => {
+                            throttled!(warn, %error, "cannot serve a process at the XRC hub")
+                        }
                     }
                 }
                 Ok(Order::Leave(id)) => self.leave(hub, id),

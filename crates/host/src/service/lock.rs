@@ -43,7 +43,7 @@ pub(super) fn take(dir: &HostDir, wait: Duration) -> Result<File, HostError> {
             Ok(lock) => return Ok(lock?),
             Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
             Err(_) => {
-                let why = format!("it holds the host's lock for {wait:?} without listening");
+                let why = format!("it has held the host's lock for {wait:?} without listening");
                 let pid = dir.service_lock_holder();
                 return Err(HostError::Unresponsive { host: host(), pid, why });
             }

@@ -109,10 +109,16 @@ impl Agents {
             return Err(Failure::new(libc::EINVAL, format!("{qpn} is neither QP0 nor QP1")));
         }
         if self.agents.values().filter(|a| a.owner == owner).count() >= MAX_AGENTS {
-            return Err(Failure::new(libc::ENOMEM, format!("it has {MAX_AGENTS} agents already")));
+            return Err(Failure::new(
+                libc::ENOMEM,
+                format!("the process has {MAX_AGENTS} agents already, the maximum"),
+            ));
         }
         if self.agents.values().any(|a| a.key == key && a.methods & methods != 0) {
-            return Err(Failure::new(libc::EBUSY, "another agent has one of these methods"));
+            return Err(Failure::new(
+                libc::EBUSY,
+                "another agent is registered for one of these methods",
+            ));
         }
         let number = self.next;
         self.next = self.next.wrapping_add(1).max(1);
@@ -148,7 +154,7 @@ impl Agents {
         let port = self.owned(client, agent)?.key.port;
         let bad = |why: String| Failure::new(libc::EINVAL, why);
         let mut mad = <[u8; MAD_LEN]>::try_from(mad)
-            .map_err(|_| bad(format!("a datagram of {} bytes, not {MAD_LEN}", mad.len())))?;
+            .map_err(|_| bad(format!("the datagram has {} bytes, not {MAD_LEN}", mad.len())))?;
         let mut header = MadHeader::parse(&mad).map_err(|e| bad(e.to_string()))?;
         if header.method.is_response() {
             return Ok((port, mad));
@@ -222,7 +228,7 @@ impl Agents {
     fn owned(&self, client: ClientId, agent: u32) -> Result<&Agent, Failure> {
         match self.agents.get(&agent) {
             Some(a) if a.owner == Owner::Client(client) => Ok(a),
-            _ => Err(Failure::new(libc::ENOENT, format!("there is no agent {agent} of yours"))),
+            _ => Err(Failure::new(libc::ENOENT, format!("this process has no agent {agent}"))),
         }
     }
 }

@@ -85,7 +85,7 @@ impl Groups {
             let scope_id = row.interface.index;
             let options = GroupOptions { port, scope_id, ..Default::default() };
             let socket = McastSocket::join(group, row.ip, &options)?;
-            let what = "hand a multicast socket over";
+            let what = "pass a multicast socket to a process";
             let fd = socket.port().as_fd().try_clone_to_owned();
             fresh = Some(fd.map_err(|source| OpenError::Io { what, addr: group, source })?);
             vacant.insert((socket, share));
@@ -201,7 +201,7 @@ impl Group {
         self.processes.retain(|client, (socket, _)| {
             let used = members.iter().any(|m| matches!(m, Member::Qp(c, _) if c == client));
             if !used && let Err(e) = socket.leave(interface) {
-                tracing::debug!("leaving {group} on {local}: {e}");
+                tracing::debug!("cannot leave {group} on {local}: {e}");
             }
             used
         });
@@ -219,7 +219,10 @@ fn join(socket: &Socket, group: IpAddr, local: IpAddr, interface: u32) -> io::Re
 
 /// Makes the error for a process that wants to be in more groups than allowed.
 pub(super) fn too_many_groups(most: u32) -> Failure {
-    Failure::new(libc::ENOMEM, format!("the process is in {most} groups already (`max_mcast_grp`)"))
+    Failure::new(
+        libc::ENOMEM,
+        format!("the process is in {most} groups already, the maximum (`max_mcast_grp`)"),
+    )
 }
 
 impl Core {
@@ -278,7 +281,7 @@ impl Core {
         let local = self.groups.local_of(group, mine);
         let local = local.or_else(|| self.default_local(group));
         let row = local.and_then(|local| self.addresses.find(local)).ok_or_else(|| {
-            let why = format!("this host has no address of the family of {group}");
+            let why = format!("this host has no address in the family of {group}");
             Failure::new(libc::EADDRNOTAVAIL, why)
         })?;
         let heard = self.groups.heard_at(client, group, row.interface.index);

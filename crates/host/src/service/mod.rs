@@ -140,7 +140,7 @@ impl Service {
     /// When the event loop itself fails.
     pub fn run(mut self) -> Result<(), HostError> {
         if let Err(error) = ask_for_short_slices() {
-            tracing::debug!(%error, "the service has usual time slices");
+            tracing::debug!(%error, "cannot set short time slices for the service");
         }
         let mut ready = Vec::new();
         let result = loop {
@@ -211,13 +211,13 @@ impl Service {
         match self.listener.accept() {
             Ok(Some(socket)) => {
                 if let Err(e) = self.core.add_client(socket) {
-                    throttled!(warn, "a client is refused: {e}");
+                    throttled!(warn, "refused a client: {e}");
                     self.core.counts.add(Count::ClientsRefused);
                 }
             }
             Ok(None) => {}
             Err(e) => {
-                throttled!(warn, "a client cannot be accepted: {e}");
+                throttled!(warn, "cannot accept a client: {e}");
                 self.core.counts.add(Count::ClientsRefused);
             }
         }
@@ -230,7 +230,7 @@ impl Service {
         if self.rescan.is_some_and(|at| at <= Instant::now()) {
             self.rescan = None;
             if let Err(e) = self.core.scan_addresses() {
-                throttled!(warn, "addresses changed: {e}");
+                throttled!(warn, "cannot follow a change of addresses: {e}");
             }
             self.core.bury();
         }

@@ -60,16 +60,16 @@ fn open_on_next(
     let candidates: Vec<_> = registry.candidates().take(TRIES).collect();
     let mut in_use = HostError::Start {
         host: options.host.clone(),
-        why: "the registry has no address left".to_owned(),
+        why: "the registry has no free address".to_owned(),
     };
     for address in candidates {
         match open_on(options, Some(vec![address]), Duration::ZERO) {
             Ok(core) => {
                 registry.record(&options.host, address)?;
                 if let Some((old, holder)) = before {
-                    let holder = holder.unwrap_or_else(|| "somebody else".to_owned());
+                    let holder = holder.unwrap_or_else(|| "another socket".to_owned());
                     tracing::warn!(
-                        "host {} is at {address} from now on: {holder} uses {old}",
+                        "host {} moves to {address}: its address {old} is in use by {holder}",
                         options.host
                     );
                 }

@@ -67,7 +67,9 @@ impl ServiceOptions {
         }
         if fabrics.len() > MAX_PORTS.into() {
             let n = fabrics.len();
-            return Err(start(format!("{n} fabrics, and a device has {MAX_PORTS} ports at most")));
+            return Err(start(format!(
+                "{n} fabrics exceed the maximum of {MAX_PORTS} ports of a device"
+            )));
         }
         Ok(fabrics)
     }
@@ -79,11 +81,11 @@ impl ServiceOptions {
                 let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
                 let addresses = addresses.join(" ");
                 format!(
-                    "this machine has none of the `addresses` that the configuration file gives the default host \
-                     ({addresses}): change or remove that line"
+                    "this machine has none of the `addresses` ({addresses}) of the default host in \
+                     the configuration file: change or remove that line"
                 )
             }
-            _ => "this machine has none of its addresses; `rdmux host up NAME --addr ADDRESS` gives it another"
+            _ => "this machine has none of the host's addresses; `rdmux host up NAME --addr ADDRESS` assigns another"
                 .to_owned(),
         }
     }
@@ -140,7 +142,7 @@ impl ServiceHandle {
 impl Drop for ServiceHandle {
     fn drop(&mut self) {
         if let Err(e) = self.end() {
-            tracing::warn!("a service ended badly: {e}");
+            tracing::warn!("a service failed: {e}");
         }
     }
 }

@@ -107,7 +107,7 @@ impl Core {
         let keep = |fd| fds.push(self.closer.foreign(user, fd));
         match socket::try_recv_each(client.rpc.as_fd(), buf, keep) {
             Ok(_) if !fds.is_empty() && self.closer.is_full(user) => {
-                let why = "a descriptor while too many of its user's cannot be closed";
+                let why = "a descriptor while too many of its user's are still being closed";
                 self.doom(id, Gone::Broke(why.to_owned()));
             }
             Ok(bytes) => self.serve_message(id, bytes, fds),
@@ -135,7 +135,7 @@ impl Core {
                 Outcome::Reply(reply, fds) if bytes.is_empty() => self.reply(id, &reply, &fds),
                 Outcome::Greeting(greeting) if bytes.is_empty() => self.take_greeting(greeting),
                 Outcome::Reply(..) | Outcome::Greeting(_) | Outcome::Later => {
-                    let why = "a request behind one that has a reply, in one message";
+                    let why = "a request that follows one with a reply in the same message";
                     return self.doom(id, Gone::Broke(why.to_owned()));
                 }
             }
@@ -156,7 +156,7 @@ impl Core {
             // The client sends requests without reading the replies.
             Err(MessageError::WouldBlock) => self.doom(id, Gone::Slow),
             Err(MessageError::Closed) => self.doom(id, Gone::Closed),
-            Err(e) => self.doom(id, Gone::Broke(format!("cannot be answered: {e}"))),
+            Err(e) => self.doom(id, Gone::Broke(format!("cannot send the reply: {e}"))),
         }
     }
 
@@ -176,15 +176,15 @@ impl Core {
                 }
             }
             (Some(_), _) if !fds.is_empty() => {
-                Outcome::Break("a descriptor with a request that takes none".to_owned())
+                Outcome::Break("a request with an unexpected descriptor".to_owned())
             }
             (Some(ClientKind::Host), Request::CommitRing) => {
                 self.commit_ring(id);
                 Outcome::Silent
             }
-            (Some(ClientKind::Host), _) => {
-                Outcome::Break("a service asked for more than rings".to_owned())
-            }
+            (Some(ClientKind::Host), _) => Outcome::Break(
+                "a request of another host's service that does not concern rings".to_owned(),
+            ),
             (Some(ClientKind::Tool), request) => self.handle_tool(id, request),
             (Some(ClientKind::Device(_)), request) => self.handle_device(id, request),
         }
@@ -220,7 +220,8 @@ impl Core {
             (ClientKind::Device(kind), None) => Some((kind, None)),
             (ClientKind::Device(kind), Some(board)) if n == 1 => {
                 // Other processes of its user get the board.
-                let board = board.into_memfd().ok_or("a greeting without a board")?;
+                let board =
+                    board.into_memfd().ok_or("a greeting with a descriptor that is not a board")?;
                 Some((kind, Some(board)))
             }
             _ => return Err("a greeting with the wrong descriptors"),
@@ -280,7 +281,8 @@ impl Core {
             return Ok(());
         }
         let why = format!(
-            "user {uid} may not use it; `users` in the table [service] of its owner's configuration lets others"
+            "user {uid} may not use the host; `users` in the table [service] of its owner's \
+             configuration lets others use it"
         );
         Err(Failure::new(libc::EPERM, why))
     }
@@ -290,7 +292,7 @@ impl Core {
         if self.is_privileged(id) {
             return Ok(());
         }
-        let why = format!("only the user whose service it is, or root, may {what}");
+        let why = format!("only the owner of the service and root may {what}");
         Err(Failure::new(libc::EPERM, why))
     }
 
@@ -329,7 +331,7 @@ impl Core {
         let full = |why: String| Failure::new(libc::ENOMEM, why);
         let client = self.clients.get_mut(id).ok_or_else(|| full("gone".to_owned()))?;
         if client.slots.len() >= MAX_SLOTS {
-            return Err(full(format!("the process has {MAX_SLOTS} slots already")));
+            return Err(full(format!("the process has {MAX_SLOTS} slots already, the maximum")));
         }
         // One socket on each address, and one at each port of the adapter.
         let sockets = self.addresses.rows().count() + self.adapter.iter().count();
@@ -350,7 +352,7 @@ impl Core {
                 .map(|fd| (Response::Done, vec![fd]))
                 .into(),
             Request::Stay => self
-                .permit_owner(id, "have it stay")
+                .permit_owner(id, "keep it up")
                 .map(|()| self.options.idle_exit = None)
                 .map(|()| Response::Done)
                 .into(),
@@ -574,13 +576,13 @@ impl Core {
         if self.slots.owner(slot) == Some(id) {
             return Ok(());
         }
-        Err(Failure::new(libc::EPERM, format!("slot {slot} is not yours")))
+        Err(Failure::new(libc::EPERM, format!("slot {slot} does not belong to this process")))
     }
 
     fn check_qpn(&self, id: ClientId, qpn: Qpn) -> Result<(), Failure> {
         if self.slots.owner(slot_of(qpn)) == Some(id) {
             return Ok(());
         }
-        Err(Failure::new(libc::EPERM, format!("queue pair {qpn} is not yours")))
+        Err(Failure::new(libc::EPERM, format!("queue pair {qpn} does not belong to this process")))
     }
 }

@@ -59,7 +59,7 @@ impl Core {
 
 /// Makes the error for a lack of descriptors.
 pub(super) fn no_descriptors(errno: i32, e: &Exceeded) -> Failure {
-    Failure::new(errno, format!("no descriptor of the service is left for it: {e}"))
+    Failure::new(errno, format!("the user's share of the service's descriptors is used up: {e}"))
 }
 
 #[cfg(test)]
@@ -164,7 +164,7 @@ mod tests {
             greedy.push(process);
         };
         assert_eq!(refused.errno, libc::ENOMEM);
-        assert!(refused.why.contains("user 4001 has 1023 of 2047"), "{}", refused.why);
+        assert!(refused.why.contains("user 4001 holds 1023 of 2047"), "{}", refused.why);
         for user in [OTHER, owner()] {
             Process::greeted(&mut core, user).ask(&mut core, &Request::NewSlot).unwrap();
         }
@@ -185,7 +185,7 @@ mod tests {
         for process in &mut greedy {
             let refused = refused(&mut core, process);
             assert_eq!(refused.errno, libc::EMFILE);
-            assert!(refused.why.contains("user 4001 has 16 of 32"), "{}", refused.why);
+            assert!(refused.why.contains("user 4001 holds 16 of 32"), "{}", refused.why);
         }
         let mut late = Process::of(&mut core, GREEDY);
         assert_eq!(late.greet(&mut core).unwrap_err().errno, libc::EMFILE);
@@ -237,7 +237,7 @@ mod tests {
         }
         let refused = one.create_id(&mut core, first).unwrap_err();
         assert_eq!(refused.errno, libc::ENOMEM);
-        assert!(refused.why.contains("user 4001 has 4 of 8"), "{}", refused.why);
+        assert!(refused.why.contains("user 4001 holds 4 of 8"), "{}", refused.why);
         let (mut other, channel) = process(&mut core, OTHER);
         other.create_id(&mut core, channel).unwrap();
         let (mut own, channel) = process(&mut core, owner());
@@ -269,7 +269,7 @@ mod tests {
         let accept = CmRequest::Accept { id, param: rdmux_cm::ConnParam::default() };
         let refused = one.ask(&mut core, &Request::Cm(accept)).unwrap_err();
         assert_eq!(refused.errno, libc::ENOMEM);
-        assert!(refused.why.contains("user 4001 has 5 of 8"), "{}", refused.why);
+        assert!(refused.why.contains("user 4001 holds 5 of 8"), "{}", refused.why);
     }
 
     #[test]

@@ -87,10 +87,12 @@ impl Slots {
     fn add(&mut self, user: u32, sockets: usize) -> Result<u16, Option<String>> {
         let slot = u16::try_from(self.used.len()).ok().filter(|&slot| slot < SLOTS).ok_or(None)?;
         let share = self.shares.take(user, 1);
-        let share = share.map_err(|e| Some(format!("no slot is left for it: {e}")))?;
+        let share =
+            share.map_err(|e| Some(format!("the user's share of slots is used up: {e}")))?;
         let descriptors = self.descriptors.take(user, sockets);
-        let descriptors = descriptors
-            .map_err(|e| Some(format!("no descriptors are left for a slot's sockets: {e}")))?;
+        let descriptors = descriptors.map_err(|e| {
+            Some(format!("the user's share of descriptors is too small for a slot's sockets: {e}"))
+        })?;
         let next_index = self.first_index(slot);
         self.used.push(Slot { owner: None, user, next_index, _shares: Some([share, descriptors]) });
         Ok(slot)
@@ -214,7 +216,7 @@ mod tests {
         let half = usize::from(SLOTS) / 2;
         let has: Vec<u16> = (1..half).map(|_| take(&mut slots, OTHER).unwrap().0).collect();
         let why = take(&mut slots, OTHER).unwrap_err();
-        assert!(why.contains("user 4001 has 1023 of 2047"), "{why}");
+        assert!(why.contains("user 4001 holds 1023 of 2047"), "{why}");
         // Its released slots are still its own, and used again.
         has.iter().take(2).for_each(|slot| slots.give_back(*slot, None));
         let next = take(&mut slots, OTHER + 1).unwrap().0;

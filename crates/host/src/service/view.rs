@@ -150,10 +150,7 @@ impl Core {
                     tree.shown = now.clone();
                 }
                 Err(e) => {
-                    throttled!(
-                        warn,
-                        "the files for programs that look at /sys are out of date: {e}"
-                    );
+                    throttled!(warn, "cannot update the files for programs that read /sys: {e}");
                 }
             }
         }

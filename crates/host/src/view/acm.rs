@@ -22,7 +22,7 @@ pub(super) fn cover(tree: &Path, acm: &Places) {
     ];
     for (path, covered) in parts {
         if let Err(e) = covered {
-            tracing::debug!("the ACM service's files are not at {path}: {e}");
+            tracing::debug!("cannot mount the ACM service's files at {path}: {e}");
         }
     }
 }

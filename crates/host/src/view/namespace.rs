@@ -56,10 +56,10 @@ pub fn build(
     user: Option<&OwnedFd>,
     shared: impl FnOnce() -> Option<OwnedFd>,
 ) -> Result<(), HostError> {
-    isolate(user, shared).map_err(|e| refused("make a namespace", e))?;
+    isolate(user, shared).map_err(|e| refused("create a namespace", e))?;
     let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", propagation)
-        .map_err(|e| refused("keep mounts to this namespace", e))?;
+        .map_err(|e| refused("keep mounts within the namespace", e))?;
     cover_classes(tree)?;
     cover_dev(tree)?;
     cover_hosts(tree)?;
@@ -134,9 +134,9 @@ fn cover_dev(tree: &Path) -> Result<(), HostError> {
         }
         fs::create_dir(stage.join("infiniband"))
     };
-    make().map_err(|e| refused("make another /dev", e))?;
+    make().map_err(|e| refused("set up a private /dev", e))?;
     bind(&ours, &stage.join("infiniband"))?;
-    rustix::mount::mount_move(&stage, "/dev").map_err(|e| refused("put another /dev in place", e))
+    rustix::mount::mount_move(&stage, "/dev").map_err(|e| refused("mount the private /dev", e))
 }
 
 /// Mounts the file of names over `/etc/hosts`. Programs can do without it: either file may be missing.
@@ -214,7 +214,7 @@ fn enter(namespaces: &Namespaces, moved: &mut bool) -> Result<(), HostError> {
     let directory = rustix::fs::open(".", flags, Mode::empty())
         .map_err(|e| refused("open the working directory", e))?;
     let identity = || fs::metadata("/").map(|m| (m.dev(), m.ino()));
-    let root = identity().map_err(fail("look at /"))?;
+    let root = identity().map_err(fail("inspect /"))?;
     let Namespaces { user, mounts } = namespaces;
     for (name, kind, fd) in
         [("user", LinkNameSpaceType::User, user), ("mnt", LinkNameSpaceType::Mount, mounts)]
@@ -229,14 +229,14 @@ fn enter(namespaces: &Namespaces, moved: &mut bool) -> Result<(), HostError> {
     if !*moved {
         return Ok(());
     }
-    if identity().map_err(fail("look at /"))? != root {
+    if identity().map_err(fail("inspect /"))? != root {
         let why = io::Error::other("the root directory was changed with chroot");
         return Err(HostError::io("join a view", why));
     }
     if path.is_some_and(|path| std::env::set_current_dir(path).is_ok()) {
         return Ok(());
     }
-    rustix::process::fchdir(&directory).map_err(|e| refused("go back to the working directory", e))
+    rustix::process::fchdir(&directory).map_err(|e| refused("return to the working directory", e))
 }
 
 /// Returns whether this process is in a namespace already: entering one's own user namespace is refused.

@@ -160,7 +160,7 @@ impl Core {
                 Found::Now(Response::Ring { peer, known_as }, fds)
             }
             Err(error) => {
-                tracing::warn!(%error, "a process does not get its rings");
+                tracing::warn!(%error, "cannot pass rings to a process");
                 NO_RING
             }
         }
@@ -194,7 +194,7 @@ impl Core {
                 watched.map_err(MessageError::Io)
             });
         if let Err(error) = sent {
-            tracing::debug!(%host, %error, "a service cannot be offered rings");
+            tracing::debug!(%host, %error, "cannot offer rings to another host's service");
             self.host_rings.pairs.withdraw(pair);
             return None;
         }
@@ -215,8 +215,9 @@ impl Core {
             Registry::name_of(&self.options.dir, host.ip())?
         };
         let dir = self.options.dir.host(&name).ok()?;
-        let socket = connect_nonblocking(&dir)
-            .inspect_err(|error| tracing::debug!(%name, %error, "a service is not reached"));
+        let socket = connect_nonblocking(&dir).inspect_err(
+            |error| tracing::debug!(%name, %error, "cannot connect to another host's service"),
+        );
         let socket = socket.ok()??;
         let peer = rdmux_link::peer_credentials(&socket).ok()?;
         (peer.uid == rustix::process::geteuid().as_raw()).then_some(socket)

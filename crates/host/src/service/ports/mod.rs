@@ -91,7 +91,7 @@ pub(super) trait ServicePort: Sync {
         _client: ClientId,
         _wanted: &SocketWanted,
     ) -> Result<OwnedFd, Failure> {
-        Err(Failure::new(libc::EOPNOTSUPP, "devices of this kind exchange no packets"))
+        Err(Failure::new(libc::EOPNOTSUPP, "devices of this kind send and receive no packets"))
     }
 
     /// Attaches a queue pair to a group at a port. Returns the socket that receives it, if there is one, for a process's

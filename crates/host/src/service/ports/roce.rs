@@ -121,7 +121,7 @@ impl Core {
             let got = match self.addresses.row(index) {
                 Some(row) => row.roce.qp1.receive(&mut rx).unwrap_or_else(|e| {
                     // Errors of earlier packets are reported here; the next call receives again.
-                    tracing::debug!("receiving on {}: {e}", row.ip);
+                    tracing::debug!("cannot receive on {}: {e}", row.ip);
                     0
                 }),
                 None => 0,
@@ -212,7 +212,7 @@ impl Core {
         self.tx.clear();
         self.counts.add(if matches!(sent, Some(Ok(_))) { Count::TxMads } else { Count::TxErrors });
         if let Some(Err(TxFail::Io { source, .. })) = sent {
-            tracing::debug!("sending to {}: {source}", to.addr);
+            tracing::debug!("cannot send to {}: {source}", to.addr);
             if is_unreachable(&source) {
                 let now = self.now();
                 self.manager.handle_unreachable(now, to.addr.ip(), &mut self.outbox);

@@ -274,7 +274,7 @@ impl Core {
             State::Asked { attaching, .. } => {
                 self.poller.remove(attaching);
                 self.counts.add(Count::FabricSilent);
-                self.adapter_gone(at, &format!("it did not answer for {ANSWER:?}"));
+                self.adapter_gone(at, &format!("no reply for {ANSWER:?}"));
             }
             State::Held { attachment, pause } => {
                 if pause.take_if(|due| *due <= now).is_some() {
@@ -327,7 +327,7 @@ impl Core {
         match self.poller.add(&attaching, Token::Fabric(at.number()), Interest::Read) {
             Ok(()) => self.adapter[at].state = State::Asked { attaching, until },
             Err(e) => {
-                throttled!(warn, "a fabric cannot be watched: {e}");
+                throttled!(warn, "cannot watch the connection to a fabric: {e}");
                 self.forget_fabric(at);
             }
         }
@@ -365,7 +365,7 @@ impl Core {
         let events =
             facts::events_between(&before, &self.adapter[at].port(Ib::KIND, self.node_guid));
         if let Err(e) = self.poller.add(&attachment, Token::Fabric(at.number()), Interest::Read) {
-            return self.adapter_gone(at, &format!("it cannot be watched: {e}"));
+            return self.adapter_gone(at, &format!("cannot watch its connection: {e}"));
         }
         let table = attachment.routes().map(OwnedFd::try_clone).transpose();
         self.adapter[at].state = State::Held { attachment, pause: None };
@@ -377,7 +377,7 @@ impl Core {
         self.end_lookout(at);
         self.counts.add(Count::FabricAttached);
         let (fabric, node, number) = (&self.adapter[at].fabric, described.node_guid, at.number());
-        tracing::info!("fabric {fabric} gave adapter {node} for port {number}");
+        tracing::info!("fabric {fabric} assigned adapter {node} to port {number}");
         self.tell_port(at, events);
         self.watch_managers();
         self.open_sa(at);
@@ -412,7 +412,7 @@ impl Core {
         let news = match last {
             Ok(None) => Ok(News::Nothing),
             Ok(Some(facts)) => self.know_port(at, &facts),
-            Err(FabricError::Protocol { .. }) => Err("a message that does not decode"),
+            Err(FabricError::Protocol { .. }) => Err("an invalid message"),
             Err(e) => {
                 self.poller.remove(&attachment);
                 return self.adapter_gone(at, &e.to_string());
@@ -494,7 +494,7 @@ impl Core {
     fn refuse_adapter(&mut self, at: PortAt, e: &FabricError) {
         let why = e.to_string();
         if self.adapter[at].refused.as_ref() != Some(&why) {
-            tracing::warn!("no adapter on fabric {}: {why}", self.adapter[at].fabric);
+            tracing::warn!("fabric {} assigns no adapter: {why}", self.adapter[at].fabric);
         }
         self.adapter[at].refused = Some(why);
         self.counts.add(match e {
@@ -511,7 +511,7 @@ impl Core {
 
     /// Takes the port down after its fabric is lost.
     fn adapter_gone(&mut self, at: PortAt, why: &str) {
-        throttled!(warn, "fabric {} is left: {why}", self.adapter[at].fabric);
+        throttled!(warn, "detached from fabric {}: {why}", self.adapter[at].fabric);
         self.forget_fabric(at);
     }
 

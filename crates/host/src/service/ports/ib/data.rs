@@ -121,7 +121,7 @@ impl Data {
         let multicast = hears
             && multicast::probe(&own)
                 .inspect_err(|error| {
-                    tracing::info!("groups are not heard by IP multicast: {error}")
+                    tracing::info!("cannot receive from multicast groups by IP multicast: {error}")
                 })
                 .is_ok();
         Ok(self.open.insert(Open { group, own: Arc::new(own), routes, multicast }))
@@ -171,12 +171,13 @@ impl Data {
     /// Joins a queue pair to a group. `none` is an empty share of its user's members.
     fn join(&mut self, qpn: Qpn, mgid: Gid, none: Share) -> Result<(), Failure> {
         if self.count >= MAX_MEMBERS {
-            let why = format!("{MAX_MEMBERS} queue pairs are members of groups already");
+            let why =
+                format!("{MAX_MEMBERS} queue pairs are members of groups already, the maximum");
             return Err(Failure::new(libc::ENOMEM, why));
         }
         let share = self.shares.entry(slot_of(qpn)).or_insert(none);
         share.take(1).map_err(|e| {
-            let why = format!("no member of a group is left for it: {e}");
+            let why = format!("the user's share of group members is used up: {e}");
             Failure::new(libc::ENOMEM, why)
         })?;
         self.members.entry(mgid).or_default().push(qpn);
@@ -208,7 +209,7 @@ impl Data {
         let Entry::Vacant(vacant) = self.sockets.entry((client, mgid)) else { return Ok(None) };
         let local = open.group.local_addr().ip();
         let socket = multicast::hear(mgid, local)?;
-        let what = "hand a multicast socket over";
+        let what = "pass a multicast socket to a process";
         let fd = socket.port().as_fd().try_clone_to_owned();
         let fd = fd.map_err(|source| OpenError::Io { what, addr: local, source })?;
         vacant.insert((socket, share));
@@ -227,7 +228,7 @@ impl Data {
             |(of, group): &(ClientId, Gid)| *of == client && mgid.is_none_or(|mgid| mgid == *group);
         for (_, (socket, _)) in self.sockets.extract_if(.., |key, _| is_left(key)) {
             if let Err(error) = socket.leave(0) {
-                tracing::debug!(%error, "a multicast group is not left");
+                tracing::debug!(%error, "cannot leave a multicast group");
             }
         }
     }
@@ -248,7 +249,14 @@ impl Adapter {
     fn new_rows(&mut self, process: u16) -> Option<OwnedFd> {
         let made = Rows::create().map_err(|error| error.to_string());
         let told = made.and_then(|rows| self.count_in(process, rows.as_fd()).map(|()| rows));
-        told.map_err(|error| throttled!(warn, "packets are not counted on their way: {error}")).ok()
+        told.map_err(|error| {
+            throttled!(
+                warn,
+                "cannot pass counter rows to the fabric, so packets \
+                 are not counted on their way: {error}"
+            )
+        })
+        .ok()
     }
 }
 
@@ -321,8 +329,8 @@ impl Core {
             self.poller.remove(open.own.port());
             self.follow_broadcast(at);
         } else if is_other && everywhere {
-            let why = "processes have sockets of a fabric that was on this machine alone";
-            tracing::warn!("hosts on other machines do not reach this one: {why}");
+            let why = "processes still have sockets from when the fabric was local to this machine";
+            tracing::warn!("hosts on other machines cannot reach this host: {why}");
         }
     }
 
@@ -332,7 +340,10 @@ impl Core {
         if self.adapter[at].data.open.is_none()
             && let Err(error) = self.open_sockets(at)
         {
-            throttled!(warn, "no data for the adapter's port: {error}");
+            throttled!(
+                warn,
+                "cannot open the sockets of the adapter's port, which has no data: {error}"
+            );
         }
         let open = self.adapter[at].data.open.as_ref()?;
         let local = open.group.local_addr();
@@ -386,7 +397,7 @@ impl Core {
             Ok(wire) => {
                 self.adapter[at].data.broadcast = Some(Broadcast { mgid, wire: Arc::new(wire) });
             }
-            Err(error) => throttled!(warn, "the broadcast group is not heard: {error}"),
+            Err(error) => throttled!(warn, "cannot receive from the broadcast group: {error}"),
         }
     }
 
@@ -414,7 +425,7 @@ impl Core {
         }
         let view = adapter.data.table.as_ref().map(RouteView::map).transpose();
         let view = view.unwrap_or_else(|error| {
-            tracing::warn!(%error, "the fabric's table of ways cannot be read");
+            tracing::warn!(%error, "cannot read the fabric's route table");
             None
         });
         let rows = view.as_ref().and_then(|_| adapter.new_rows(SERVICE_SLOT));

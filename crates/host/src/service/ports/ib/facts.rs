@@ -94,11 +94,10 @@ struct Codes {
 impl Codes {
     fn of(facts: &PortFacts) -> Result<Self, Nonsense> {
         Ok(Self {
-            state: PortState::of_code(facts.state).ok_or("a port state that there is not")?,
-            phys_state: PhysState::of_code(facts.phys_state)
-                .ok_or("a physical state that there is not")?,
-            max_mtu: Mtu::from_code(facts.max_mtu).ok_or("a largest MTU that there is not")?,
-            active_mtu: Mtu::from_code(facts.active_mtu).ok_or("an MTU that there is not")?,
+            state: PortState::of_code(facts.state).ok_or("an invalid port state")?,
+            phys_state: PhysState::of_code(facts.phys_state).ok_or("an invalid physical state")?,
+            max_mtu: Mtu::from_code(facts.max_mtu).ok_or("an invalid maximum MTU")?,
+            active_mtu: Mtu::from_code(facts.active_mtu).ok_or("an invalid MTU")?,
         })
     }
 }
@@ -116,7 +115,7 @@ fn check_tables(facts: &PortFacts) -> Result<(), Nonsense> {
         return Err("a table that is too long");
     }
     if facts.counters.len() > MAX_COUNTERS || !facts.counters.iter().all(is_counter) {
-        return Err("counters that are none");
+        return Err("invalid counters");
     }
     Ok(())
 }
@@ -259,7 +258,7 @@ mod tests {
             ("state 0", |p| p.state = 0),
             ("state 5", |p| p.state = 5),
             ("physical state", |p| p.phys_state = 8),
-            ("largest MTU", |p| p.max_mtu = 6),
+            ("maximum MTU", |p| p.max_mtu = 6),
             ("MTU", |p| p.active_mtu = 0),
             ("number", |p| p.number = 0),
             ("no GIDs", |p| p.gids.clear()),

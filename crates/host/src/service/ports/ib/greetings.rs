@@ -24,7 +24,7 @@ impl Core {
             return self.answer_greeting(greeting);
         }
         if self.adapter.waiting.iter().any(|other| other.client == greeting.client) {
-            let why = "a greeting before the first is answered";
+            let why = "a second greeting before the reply to the first";
             return self.doom(greeting.client, Gone::Broke(why.to_owned()));
         }
         self.adapter.waiting.push(greeting);

@@ -343,7 +343,7 @@ impl Core {
                 } else {
                     interface.retry = Some(now.after(interface.pause));
                     interface.pause = (interface.pause * 2).min(LAST_RETRY);
-                    tracing::info!(errno, "the broadcast group cannot be joined");
+                    tracing::info!(errno, "cannot join the broadcast group; trying again later");
                     self.counts.add(Count::BroadcastRefused);
                 }
             }

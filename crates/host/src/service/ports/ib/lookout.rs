@@ -90,11 +90,11 @@ impl Core {
             });
             match lookout {
                 Ok(lookout) => self.adapter[at].lookout = Some(lookout),
-                Err(e) => throttled!(debug, "a fabric cannot be waited for: {e}"),
+                Err(e) => throttled!(debug, "cannot watch for a fabric to come up: {e}"),
             }
         }
         if let Some(Err(e)) = self.adapter[at].lookout.as_ref().map(Lookout::watch) {
-            throttled!(debug, "a fabric cannot be waited for: {e}");
+            throttled!(debug, "cannot watch for a fabric to come up: {e}");
         }
     }
 

@@ -65,7 +65,7 @@ impl Core {
             if let Some(path) = self.issm_path(choice, at).filter(|path| path.exists())
                 && let Err(e) = self.watch_issm(&path)
             {
-                throttled!(warn, "{} cannot be watched: {e}", path.display());
+                throttled!(warn, "cannot watch {}: {e}", path.display());
             }
         }
         self.look_for_managers();
@@ -132,10 +132,10 @@ impl Core {
                     match self.poller.add(&fifo, Token::IssmFile(tree, at.number()), Interest::End)
                     {
                         Ok(()) => drop(self.adapter[at].manager.open.insert(tree, fifo)),
-                        Err(e) => throttled!(warn, "{} cannot be watched: {e}", path.display()),
+                        Err(e) => throttled!(warn, "cannot watch {}: {e}", path.display()),
                     }
                 }
-                Err(e) => throttled!(warn, "{} cannot be opened: {e}", path.display()),
+                Err(e) => throttled!(warn, "cannot open {}: {e}", path.display()),
             }
         }
         self.set_is_sm(at);
@@ -169,7 +169,7 @@ impl Core {
     fn await_is_sm(&mut self, at: PortAt, setting: SettingIsSm) {
         match self.poller.add(&setting, Token::IsSm(at.number()), Interest::Read) {
             Ok(()) => self.adapter[at].manager.bit = Bit::Asked(setting),
-            Err(e) => throttled!(warn, "a fabric cannot be watched: {e}"),
+            Err(e) => throttled!(warn, "cannot watch the connection to a fabric: {e}"),
         }
     }
 
@@ -192,9 +192,9 @@ impl Core {
 
     fn is_sm_set(&mut self, at: PortAt, is_sm: IsSm) {
         if let Err(e) = self.poller.add(&is_sm, Token::IsSm(at.number()), Interest::Read) {
-            return throttled!(warn, "a fabric cannot be watched: {e}");
+            return throttled!(warn, "cannot watch the connection to a fabric: {e}");
         }
-        tracing::info!("a subnet manager has the port");
+        tracing::info!("a subnet manager holds the port: IsSM is set");
         self.adapter[at].manager.bit = Bit::Set(is_sm);
     }
 

@@ -61,7 +61,7 @@ impl Core {
     fn path_of(&self, at: PortAt, record: &PathRecord) -> Result<Path, i32> {
         let port = self.adapter[at].device_port(self.node_guid);
         let senseless = || {
-            tracing::debug!("a path that does not begin at our port: {record}");
+            tracing::debug!("ignored a path that does not start at the local port: {record}");
             libc::EINVAL
         };
         let src_path_bits = port.path_bits(record.slid).ok_or_else(senseless)?;

@@ -168,7 +168,7 @@ impl Core {
     }
 
     fn sa_has_failed(&mut self, at: PortAt, why: &dyn Display) {
-        throttled!(warn, "subnet administration cannot be asked: {why}");
+        throttled!(warn, "cannot reach subnet administration; trying again later: {why}");
         self.open_sa_later(at);
     }
 
@@ -269,7 +269,7 @@ impl Core {
         let now = self.now();
         if let Err(e) = self.adapter[at].sa.send(now, sm) {
             // The interface's socket, and the attachment's, report the same.
-            tracing::debug!("subnet administration is not asked: {e}");
+            tracing::debug!("cannot send to subnet administration: {e}");
         }
     }
 
@@ -313,7 +313,10 @@ impl Core {
         let answer = if header.status == 0 {
             SaMad::parse(&mad.data).map_err(|_| libc::EPROTO)
         } else {
-            tracing::debug!("subnet administration refuses: status {:#06x}", header.status);
+            tracing::debug!(
+                "subnet administration refused a request with status {:#06x}",
+                header.status
+            );
             // Linux returns this errno for every error of subnet administration.
             Err(libc::EINVAL)
         };

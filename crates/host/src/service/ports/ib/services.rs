@@ -26,7 +26,7 @@ impl Core {
         let device = self.manager.query(id)?.device;
         let device = device.filter(|device| device.has_lids);
         let Some(at) = device.and_then(|device| self.adapter.at(device.port_num)) else {
-            let what = "the id is bound to no port of a subnet";
+            let what = "the id is not bound to a port of an InfiniBand subnet";
             return Err(CmError::Invalid { id, command, what });
         };
         let mut record = ServiceRecord::default();

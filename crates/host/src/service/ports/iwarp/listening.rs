@@ -130,7 +130,7 @@ impl Core {
                     _ => CmError::AddrNotAvailable { id, command, addr },
                 });
             }
-            throttled!(warn, "{id} listens at {addr} without iWARP: {e}");
+            throttled!(warn, "{id} listens at {addr}, but not for iWARP: {e}");
         }
         let listening = self.manager.listen(id, backlog);
         if listening.is_err() && bound {
@@ -214,7 +214,7 @@ impl Core {
                 continue;
             }
             if let Err(e) = self.open_listening(id, &wanted) {
-                throttled!(warn, "{id} does not listen for iWARP at all its addresses: {e}");
+                throttled!(warn, "{id} cannot listen for iWARP at one of its addresses: {e}");
             }
         }
     }
@@ -281,7 +281,7 @@ impl Core {
                 // The descriptor of another peer was freed for this one.
                 Err(e) if is_exhausted(&e) && self.give_up_one() => {}
                 Err(e) => {
-                    throttled!(warn, "a peer at {at} cannot be accepted: {e}");
+                    throttled!(warn, "cannot accept a peer at {at}: {e}");
                     // With the reserved descriptor the peer is accepted and closed, so that it does not wait until
                     // its timeout.
                     self.streams.listening.reserve = None;

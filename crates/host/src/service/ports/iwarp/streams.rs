@@ -115,7 +115,10 @@ impl Core {
         let client = id.and_then(|id| self.client_of(id));
         let share = client.map(|client| self.descriptors_for(client, 1)).transpose();
         share.map_err(|e| {
-            throttled!(warn, "no descriptor is left for a stream: {e}");
+            throttled!(
+                warn,
+                "the user's share of descriptors is used up, and a stream gets none: {e}"
+            );
             io::Error::from_raw_os_error(libc::EMFILE)
         })
     }
@@ -233,7 +236,7 @@ impl Core {
         match self.iwarp_owner(qpn) {
             Some(owner) if is_same(&owner) => Ok(()),
             _ => {
-                let what = "the queue pair is none of an iWARP device of this process";
+                let what = "the queue pair is not an iWARP queue pair of this process";
                 Err(CmError::Invalid { id, command, what })
             }
         }
