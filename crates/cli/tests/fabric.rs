@@ -112,7 +112,7 @@ fn way_is_from_and_to_nodes_by_every_name_unless_two_have_it() {
         assert_eq!(net.ok(&["fabric", "route", from, to]), way);
     }
     let said = net.fails(&["fabric", "route", "twin", "H-2"], 1);
-    assert!(said.contains("several nodes are called") && said.contains("H-1"), "{said}");
+    assert!(said.contains("is ambiguous") && said.contains("H-1"), "{said}");
     assert!(said.contains("0x0000000000300000"), "{said}");
     let said = net.fails(&["fabric", "route", "H-1", "0x777"], 1);
     assert!(said.contains("no node"), "{said}");
@@ -265,7 +265,7 @@ fn system_guid_of_a_node_is_changed() {
         assert!(net.fails(&["fabric", "system-guid", &node, wrong], 2).contains("hexadecimal"));
     }
     let said = net.ok(&["fabric", "system-guid", &node, "0x77"]);
-    assert!(said.contains("is in the system 0x0000000000000077"), "{said}");
+    assert!(said.contains("has the system GUID 0x0000000000000077"), "{said}");
     let topology = net.ok(&["fabric", "show", "--topology"]);
     assert_eq!(topology.matches("sysimgguid=0x77\n").count(), 1, "{topology}");
     let said = net.fails(&["fabric", "system-guid", "nobody", "0x77"], 1);

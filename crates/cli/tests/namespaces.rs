@@ -233,7 +233,7 @@ fn fabric_of_another_machine_is_joined_over_the_network() {
     // The next client starts it again, and gets the error why that fails.
     let refused = there.rdmux(&["fabric", "up"]);
     let said = text(&refused.stderr);
-    assert!(!refused.status.success() && said.contains("cannot be reached"), "{said}");
+    assert!(!refused.status.success() && said.contains("cannot connect to the fabric"), "{said}");
     here.ok(&["fabric", "up", "--no-sm", "--listen", &at]);
     // A machine that does not know the secret is rejected.
     let wrong = there.net.path().join("wrong");

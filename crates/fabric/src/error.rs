@@ -42,7 +42,7 @@ pub enum FabricError {
         fabric: FabricName,
     },
     /// A fabric exists but does not answer: it was stopped, or hangs.
-    #[error("fabric \"{fabric}\"{} does not answer: {why}; end that process", process(*pid))]
+    #[error("fabric \"{fabric}\"{} does not answer: {why}; kill that process", process(*pid))]
     Unresponsive {
         /// The name of the fabric.
         fabric: FabricName,
@@ -72,7 +72,8 @@ pub enum FabricError {
     },
     /// Fabric and client are of different versions.
     #[error(
-        "fabric \"{fabric}\" speaks protocol {theirs}, this program {ours}: end it with `rdmux fabric down --fabric {fabric}`, or use programs of one version"
+        "fabric \"{fabric}\" speaks protocol version {theirs}, this program {ours}: end it with \
+         `rdmux fabric down --fabric {fabric}`, or use programs of the same version"
     )]
     Version {
         /// The name of the fabric.
@@ -83,7 +84,7 @@ pub enum FabricError {
         theirs: u32,
     },
     /// The fabric sent something that the protocol does not allow.
-    #[error("fabric \"{fabric}\" broke the protocol: {why}")]
+    #[error("fabric \"{fabric}\" violated the protocol: {why}")]
     Protocol {
         /// The name of the fabric.
         fabric: FabricName,

@@ -45,7 +45,7 @@ impl ProcessRows {
             if more > 0
                 && let Err(why) = share.take(more)
             {
-                tracing::debug!(%why, "not all is counted of what a process sends");
+                tracing::debug!(%why, "not all packets of a process are counted");
             }
             share.count()
         };

@@ -268,10 +268,10 @@ impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchLid => f.write_str("no port has this LID"),
-            Self::NoRoute(_) => f.write_str("the forwarding table has no port for it"),
+            Self::NoRoute(_) => f.write_str("the forwarding table has no entry for the LID"),
             Self::NoLink(_, port) => write!(f, "the link at port {port} is not active"),
-            Self::WrongNode(_) => f.write_str("it arrives at a node with another LID"),
-            Self::Loop(_) => f.write_str("the forwarding tables send it in a circle"),
+            Self::WrongNode(_) => f.write_str("the route ends at a node with another LID"),
+            Self::Loop(_) => f.write_str("the forwarding tables form a loop"),
         }
     }
 }

@@ -75,8 +75,9 @@ impl Client {
     ) -> Result<Self, FabricError> {
         let lock: File = take_lock(dir, options.lock_wait)?;
         let mut machine = [0; 16];
-        getrandom::fill(&mut machine)
-            .map_err(|e| FabricError::io("draw a number", io::Error::other(e)))?;
+        getrandom::fill(&mut machine).map_err(|e| {
+            FabricError::io("get random bytes from the kernel", io::Error::other(e))
+        })?;
         let way = Way { to, secret: secret::read(dir)?, machine, next: AtomicU64::new(0) };
         let start = |why| FabricError::Start { fabric: dir.name().clone(), why };
         let watched = way.connect_tables().map_err(start)?;
@@ -130,7 +131,7 @@ impl Client {
             match self.listener.accept() {
                 Ok(Some(unix)) => self.serve(unix),
                 Ok(None) => {}
-                Err(error) => tracing::debug!(%error, "a client cannot be accepted"),
+                Err(error) => tracing::debug!(%error, "cannot accept a client"),
             }
         }
         Ok(())
@@ -150,18 +151,18 @@ impl Client {
         let user = rdmux_link::peer_credentials(&unix).map_or(0, |peer| peer.uid);
         let Some(place) = shared.clients.take(user, &unix) else {
             drop(self.closer.socket(user, unix));
-            return tracing::debug!("a client too many is not served");
+            return tracing::debug!("client refused: too many clients");
         };
         let thread = thread::Builder::new().name("rdmux-bridge".to_owned());
         let started = thread.spawn(move || {
             if let Err(error) = carry(unix, place, &shared) {
-                tracing::debug!(%error, "a client is not served");
+                tracing::debug!(%error, "the connection of a client failed");
             }
             drop(shared.clients.leave(place));
             shared.state.has_changed();
         });
         if let Err(error) = started {
-            tracing::debug!(%error, "no thread for a client");
+            tracing::debug!(%error, "cannot start a thread for a client");
             drop(self.shared.clients.leave(place).map(|unix| self.closer.socket(user, unix)));
         }
     }
@@ -182,7 +183,13 @@ fn carry(unix: OwnedFd, place: Place, shared: &Arc<Shared>) -> io::Result<()> {
     // The fabric would treat each of these as from the bridge's owner.
     let is_owners = matches!(role, Ok(Role::Admin | Role::Shutdown | Role::Capture(_)));
     if !owns && (is_owners || !shared.users.contains(&uid)) {
-        return refuse(Failure::new(libc::EPERM, format!("the bridge is not user {uid}'s")));
+        return refuse(Failure::new(
+            libc::EPERM,
+            format!(
+                "user {uid} may not use the bridge; `users` in the table [fabric] \
+                 of its owner's configuration lets others attach"
+            ),
+        ));
     }
     shared.clients.greeted(place);
     if matches!(role, Ok(Role::Shutdown)) {
@@ -196,7 +203,9 @@ fn carry(unix: OwnedFd, place: Place, shared: &Arc<Shared>) -> io::Result<()> {
     };
     match role {
         Ok(Role::Attach { .. }) => attach(unix, uid, (tcp, connection), greeting, shared),
-        Ok(Role::Tables) => refuse(Failure::new(libc::EPERM, "tables are for bridges")),
+        Ok(Role::Tables) => {
+            refuse(Failure::new(libc::EPERM, "only bridges may read the route tables"))
+        }
         Ok(Role::Admin) => {
             pump::write_frame(&mut &tcp, greeting, &mut Vec::new())?;
             let ours = Arc::clone(shared);
@@ -246,7 +255,7 @@ fn attach(
         if message.is_empty() {
             return ours.copies.report(&theirs, false);
         }
-        let broke = || io::Error::new(io::ErrorKind::InvalidData, "a request that makes no sense");
+        let broke = || io::Error::new(io::ErrorKind::InvalidData, "an invalid request");
         match (socket::decode(message).map_err(io::Error::other)?, &fds[..]) {
             (AttachmentRequest::Rows { process }, [rows]) => theirs.count_in(process, rows),
             (AttachmentRequest::RowsGone { process }, []) if theirs.counts(process) => {
@@ -309,7 +318,10 @@ impl Way {
         };
         let Self { to, .. } = self;
         let connected = connect().map_err(|e| {
-            format!("the fabric at {to} cannot be reached: {e}; is it up there with `--listen`, and with this secret?")
+            format!(
+                "cannot connect to the fabric at {to}: {e}; check that it is up with \
+                 `--listen`, and with the same secret"
+            )
         })?;
         Ok((connected, connection))
     }
@@ -328,7 +340,7 @@ impl Way {
         match greet() {
             Ok((_, Ok(()))) => Ok(tcp),
             Ok((_, Err(failure))) => Err(failure.why),
-            Err(e) => Err(format!("the fabric at {} does not let bridges in: {e}", self.to)),
+            Err(e) => Err(format!("the fabric at {} rejected the bridge: {e}", self.to)),
         }
     }
 }

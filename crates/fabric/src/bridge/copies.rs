@@ -133,7 +133,7 @@ impl Copies {
             let Table { table, ways } = &mut *copy.table.lock();
             for entry in &entries {
                 if let Err(why) = entry.write(table, ways) {
-                    tracing::debug!("a route table lacks an entry: {why}");
+                    tracing::debug!("cannot write an entry of a route table: {why}");
                 }
             }
         }
@@ -266,11 +266,11 @@ impl Copy {
         let mut all = self.rows.lock();
         all.remove(&process);
         if all.len() >= MAX_PROCESSES {
-            return Err(io::Error::other("more processes than there can be"));
+            return Err(io::Error::other("too many processes"));
         }
         match ProcessRows::new(rows, &self.shares, self.uid) {
             Ok(rows) => drop(all.insert(process, rows)),
-            Err(why) => tracing::debug!(%why, "what a process sends is not counted"),
+            Err(why) => tracing::debug!(%why, "the packets of a process are not counted"),
         }
         Ok(())
     }

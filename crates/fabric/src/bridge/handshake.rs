@@ -42,7 +42,7 @@ pub(super) fn connect(stream: &mut (impl Read + Write), secret: &[u8]) -> io::Re
     if magic != MAGIC {
         return Err(io::Error::new(
             ErrorKind::InvalidData,
-            "what listens there is no fabric of this version",
+            "the peer is not a fabric of this version",
         ));
     }
     stream.read_exact(&mut theirs)?;
@@ -70,7 +70,7 @@ fn verify(secret: &[u8], who: &[u8], a: &[u8], b: &[u8], tag: &[u8]) -> io::Resu
 }
 
 fn denied() -> io::Error {
-    io::Error::new(ErrorKind::PermissionDenied, "the other side has another secret")
+    io::Error::new(ErrorKind::PermissionDenied, "the secrets of the two sides differ")
 }
 
 fn nonce() -> io::Result<[u8; NONCE]> {

@@ -68,7 +68,7 @@ pub(super) fn hand_over(unix: &OwnedFd, message: &[u8]) -> io::Result<()> {
 
 fn log(result: io::Result<()>) {
     if let Err(error) = result {
-        tracing::debug!(%error, "a bridge's connection ends");
+        tracing::debug!(%error, "a connection of the bridge failed");
     }
 }
 
@@ -137,7 +137,7 @@ pub(super) fn numbered(frame: &[u8]) -> io::Result<(u64, &[u8])> {
         Some((number, message)) if !message.is_empty() => {
             Ok((u64::from_be_bytes(*number), message))
         }
-        _ => Err(io::Error::new(ErrorKind::InvalidData, "a message without its number")),
+        _ => Err(io::Error::new(ErrorKind::InvalidData, "a message without a sequence number")),
     }
 }
 
@@ -170,7 +170,10 @@ pub(super) fn read_frame<'b>(
     let length = u32::from_be_bytes(length) as usize;
     let message = buf.get_mut(..length).filter(|message| !message.is_empty());
     let message = message.ok_or_else(|| {
-        io::Error::new(ErrorKind::InvalidData, format!("a message of {length} bytes"))
+        io::Error::new(
+            ErrorKind::InvalidData,
+            format!("a message of {length} bytes, which is empty or too long"),
+        )
     })?;
     from.read_exact(message)?;
     Ok(Some(message))

@@ -37,7 +37,7 @@ pub(super) fn read_or_draw(dir: &FabricDir) -> Result<Vec<u8>, FabricError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let mut drawn = [0; DRAWN];
             getrandom::fill(&mut drawn)
-                .map_err(|e| FabricError::io("ask the system for random bytes", e))?;
+                .map_err(|e| FabricError::io("get random bytes from the kernel", e))?;
             let digits: String = drawn.iter().map(|byte| format!("{byte:02x}")).collect();
             keep(dir, format!("{digits}\n").as_bytes())?;
         }
@@ -64,7 +64,7 @@ fn check(secret: &[u8]) -> Result<Vec<u8>, String> {
     if (MIN..=MAX).contains(&secret.len()) {
         return Ok(secret.to_vec());
     }
-    Err(format!("a secret of {} bytes; it must have {MIN} to {MAX}", secret.len()))
+    Err(format!("the secret has {} bytes; it must have {MIN} to {MAX}", secret.len()))
 }
 
 #[cfg(test)]

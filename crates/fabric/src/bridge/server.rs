@@ -80,7 +80,9 @@ fn listen(
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut fds, None) {
             Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => return tracing::warn!(%error, "no more machines are let in"),
+            Err(error) => {
+                return tracing::warn!(%error, "the listener failed; no more machines are accepted");
+            }
             Ok(_) if !fds[1].revents().is_empty() => return,
             Ok(_) => {}
         }
@@ -88,7 +90,7 @@ fn listen(
             Ok((tcp, _)) => tcp,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => {
-                tracing::debug!(%error, "a machine cannot be let in");
+                tracing::debug!(%error, "cannot accept a machine");
                 // Without descriptors the socket stays readable, so this would spin.
                 thread::sleep(Duration::from_millis(50));
                 continue;
@@ -99,11 +101,11 @@ fn listen(
         let served = thread::Builder::new().name("rdmux-bridge".to_owned()).spawn(move || {
             let _place = place;
             if let Err(error) = serve(tcp, &dir, &secret, &machines) {
-                tracing::debug!(%error, "a machine is not let in");
+                tracing::debug!(%error, "the connection of a machine failed");
             }
         });
         if let Err(error) = served {
-            tracing::debug!(%error, "no thread for a machine");
+            tracing::debug!(%error, "cannot start a thread for a machine");
         }
     }
 }
@@ -122,7 +124,7 @@ fn serve(
     let preface: Preface = socket::decode(preface).map_err(io::Error::other)?;
     let (far, near) = (tcp.peer_addr()?.ip(), tcp.local_addr()?.ip());
     let machine = machines.of(preface.machine, far, near);
-    let machine = machine.ok_or_else(|| io::Error::other("there are too many machines"))?;
+    let machine = machine.ok_or_else(|| io::Error::other("too many machines"))?;
     let unix = connect_socket(dir, ACCEPT).map_err(io::Error::other)?;
     let unix = unix.ok_or_else(|| io::Error::other("the fabric has ended"))?;
     let via = Via::new(&machine, preface.connection).encode().map_err(io::Error::other)?;

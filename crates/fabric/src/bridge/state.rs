@@ -45,7 +45,7 @@ impl State {
     /// Makes the bridge check its state again.
     pub(super) fn has_changed(&self) {
         if let Err(error) = self.changed.ring() {
-            tracing::warn!(%error, "a bridge cannot be woken");
+            tracing::warn!(%error, "cannot wake the bridge");
         }
     }
 

@@ -30,8 +30,10 @@ pub(super) fn start(shared: &Arc<Shared>, tcp: &TcpStream) -> io::Result<Watch> 
         let result = update(&tcp, &ours);
         if !ours.state.is_ending() {
             match result {
-                Ok(()) => tracing::info!("the bridge ends with the fabric"),
-                Err(error) => tracing::warn!(%error, "the bridge ends"),
+                Ok(()) => tracing::info!("the fabric ended; the bridge exits"),
+                Err(error) => {
+                    tracing::warn!(%error, "the connection to the fabric failed; the bridge exits")
+                }
             }
         }
         ours.copies.end();

@@ -85,7 +85,7 @@ impl Kept {
                 },
             };
             if let Err(e) = undone {
-                tracing::warn!("{} is not as it was before: {e}", path.display());
+                tracing::warn!("cannot restore {}: {e}", path.display());
             }
         }
     }
@@ -108,7 +108,8 @@ pub fn up(
             return Err(e);
         }
     }
-    options.greet(fabric, |socket| ask_at(fabric, socket, &AdminRequest::Stay, "let it stay"))
+    options
+        .greet(fabric, |socket| ask_at(fabric, socket, &AdminRequest::Stay, "keep the fabric up"))
 }
 
 /// Ends a fabric, or the bridge to one, and waits until it no longer listens: then it can be brought up again.
@@ -129,7 +130,7 @@ pub fn down(options: &ConnectOptions, fabric: &FabricName) -> Result<(), FabricE
         Ok(false) => Err(FabricError::Unresponsive {
             fabric: fabric.clone(),
             pid: dir.service_lock_holder(),
-            why: "it said that it ends, and did not".to_owned(),
+            why: "it confirmed the request to end, but still runs".to_owned(),
         }),
         Err(e) => Err(FabricError::io(format!("connect to {}", dir.socket().display()), e)),
     }
@@ -140,7 +141,7 @@ pub fn down(options: &ConnectOptions, fabric: &FabricName) -> Result<(), FabricE
 /// # Errors
 /// [`FabricError::NotUp`] and those of the connection.
 pub fn status(options: &ConnectOptions, fabric: &FabricName) -> Result<Status, FabricError> {
-    ask(options, fabric, &AdminRequest::Status, "tell its status")
+    ask(options, fabric, &AdminRequest::Status, "get the fabric's status")
 }
 
 /// Lists the fabrics of this user that are up.
@@ -162,7 +163,7 @@ pub fn running(options: &ConnectOptions) -> Result<Vec<FabricName>, FabricError>
 /// # Errors
 /// [`FabricError::NotUp`] and those of the connection.
 pub fn show(options: &ConnectOptions, fabric: &FabricName) -> Result<Snapshot, FabricError> {
-    ask(options, fabric, &AdminRequest::Show, "show its nodes")
+    ask(options, fabric, &AdminRequest::Show, "list the fabric's nodes")
 }
 
 /// Returns the topology in the format of `ibnetdiscover(8)`.
@@ -170,7 +171,7 @@ pub fn show(options: &ConnectOptions, fabric: &FabricName) -> Result<Snapshot, F
 /// # Errors
 /// [`FabricError::NotUp`] and those of the connection.
 pub fn topology(options: &ConnectOptions, fabric: &FabricName) -> Result<String, FabricError> {
-    ask(options, fabric, &AdminRequest::Topology, "write its topology")
+    ask(options, fabric, &AdminRequest::Topology, "get the fabric's topology")
 }
 
 /// Returns the forwarding tables of all switches.
@@ -178,7 +179,7 @@ pub fn topology(options: &ConnectOptions, fabric: &FabricName) -> Result<String,
 /// # Errors
 /// [`FabricError::NotUp`] and those of the connection.
 pub fn tables(options: &ConnectOptions, fabric: &FabricName) -> Result<Tables, FabricError> {
-    ask(options, fabric, &AdminRequest::Tables, "show its forwarding tables")
+    ask(options, fabric, &AdminRequest::Tables, "get the fabric's forwarding tables")
 }
 
 /// Connects two free ports with a cable. Returns a message that says which.
@@ -247,7 +248,7 @@ pub fn fault(
     times: u32,
 ) -> Result<String, FabricError> {
     let request = AdminRequest::Fault { at: at.clone(), fault, times };
-    ask(options, fabric, &request, &format!("have {at} notice a fault"))
+    ask(options, fabric, &request, &format!("inject a fault at {at}"))
 }
 
 /// Changes the GUID of a node's system. Returns a message that says which.
@@ -274,12 +275,12 @@ pub fn set_partitions(
     fabric: &FabricName,
     file: PartitionsFile,
 ) -> Result<String, FabricError> {
-    const WHAT: &str = "change its partitions";
+    const WHAT: &str = "change the fabric's partitions";
     let dir = FabricDir::open(&options.user, fabric)?;
     let old = Setup::load(&dir)?;
     let why = match (status(options, fabric)?.manager, old.join) {
-        (_, Some(_)) => "it is another machine's: do it there",
-        (None, None) => "it has no subnet manager of its own",
+        (_, Some(_)) => "the fabric runs on another machine: change them there",
+        (None, None) => "the fabric has no subnet manager of its own",
         (Some(_), None) => "",
     };
     if !why.is_empty() {
@@ -317,7 +318,7 @@ fn ask_at<T: DeserializeOwned>(
     let protocol =
         |why: &str| FabricError::Protocol { fabric: fabric.clone(), why: why.to_owned() };
     if length > MAX_ANSWER {
-        return Err(protocol("an answer that is too long"));
+        return Err(protocol("a reply that is too long"));
     }
     let mut answer = Vec::new();
     while (answer.len() as u64) < length {

@@ -98,16 +98,16 @@ impl Attachment {
         multicast: bool,
     ) -> Result<(), FabricError> {
         let refused = |why: &str, errno| FabricError::Refused {
-            what: format!("take packets at {addr}"),
+            what: format!("receive packets at {addr}"),
             why: why.to_owned(),
             errno,
         };
         if self.routes.is_none() {
-            let why = "the fabric has given no route table";
+            let why = "the fabric provided no route table";
             return Err(refused(why, libc::EOPNOTSUPP));
         }
         if !addr.ip().is_loopback() || addr.port() == 0 {
-            let why = "data goes to a loopback address and a port of this machine";
+            let why = "the address must be a loopback address with a port";
             return Err(refused(why, libc::EINVAL));
         }
         self.link.tell(&AttachmentRequest::Endpoint { addr, everywhere, multicast })

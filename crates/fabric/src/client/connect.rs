@@ -73,7 +73,8 @@ impl ConnectOptions {
                 Some(other) => return other,
             }
         }
-        let why = format!("it ended {ATTEMPTS} times at once: see {}", dir.log().display());
+        let why =
+            format!("it exited right after each of {ATTEMPTS} starts: see {}", dir.log().display());
         Err(FabricError::Start { fabric: fabric.clone(), why })
     }
 

@@ -212,7 +212,7 @@ pub(super) fn broken(fabric: &FabricName, socket: &OwnedFd, error: &MessageError
             FabricError::Unresponsive {
                 fabric,
                 pid: rdmux_link::peer_credentials(socket).ok().and_then(|peer| peer.pid),
-                why: format!("it said nothing for {:?}", timeout.unwrap_or_default()),
+                why: format!("no reply for {:?}", timeout.unwrap_or_default()),
             }
         }
         other => FabricError::Protocol { fabric, why: other.to_string() },

@@ -96,7 +96,9 @@ impl MadFile {
     /// # Errors
     /// [`FabricError::Refused`] with `EINVAL` when there is none; those of the connection.
     pub fn unregister(&self, agent: u32) -> Result<(), FabricError> {
-        match self.ask(&FileRequest::Unregister { agent }, || format!("end agent {agent}"))? {
+        match self
+            .ask(&FileRequest::Unregister { agent }, || format!("unregister agent {agent}"))?
+        {
             FileReply::Done => Ok(()),
             other => Err(unexpected(&self.fabric, &other)),
         }
@@ -134,7 +136,7 @@ impl MadFile {
         let mut head = *header;
         let length = HEADER.saturating_add(datagram.len());
         if length > MAX_RECORD {
-            let why = format!("it has {} bytes, too many to keep", datagram.len());
+            let why = format!("its {} bytes exceed the maximum length of a record", datagram.len());
             return Err(FabricError::Refused {
                 what: "send a datagram".to_owned(),
                 why,
@@ -330,6 +332,6 @@ impl AsFd for MadFile {
 
 /// Makes the error for an answer that does not fit the request.
 pub(super) fn unexpected(fabric: &FabricName, reply: &FileReply) -> FabricError {
-    let why = format!("an answer that does not belong to the question: {reply:?}");
+    let why = format!("a reply that does not match the request: {reply:?}");
     FabricError::Protocol { fabric: fabric.clone(), why }
 }

@@ -35,7 +35,7 @@ impl Opening {
             ConnectError::Busy(_) => FabricError::Unresponsive {
                 fabric: dir.name().clone(),
                 pid: dir.service_lock_holder(),
-                why: "too many connections wait for it".to_owned(),
+                why: "its backlog of connections is full".to_owned(),
             },
             ConnectError::Io(e) => {
                 FabricError::io(format!("connect to {}", dir.socket().display()), e)

@@ -270,7 +270,7 @@ pub struct NodeView {
 pub fn ambiguous(name: &str, a: (&str, Guid), b: (&str, Guid)) -> String {
     let ((a, a_guid), (b, b_guid)) = (a, b);
     format!(
-        "several nodes are called {name:?}, as {a} ({a_guid}) and {b} ({b_guid}): use the name of one, or its GUID"
+        "{name:?} is ambiguous: it names {a} ({a_guid}) and {b} ({b_guid}); use the name of one, or its GUID"
     )
 }
 

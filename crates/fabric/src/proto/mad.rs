@@ -28,13 +28,13 @@ const LENGTH: core::ops::Range<usize> = 16..20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRecord {
     /// The header is incomplete.
-    #[error("a datagram without a whole header")]
+    #[error("the header of a datagram is incomplete")]
     Short,
     /// The length is less than the message's, or more than a record may have.
-    #[error("a record of {0} bytes")]
+    #[error("a record of {0} bytes has an invalid length")]
     Length(usize),
     /// A message of a record has a wrong length.
-    #[error("a fragment of {0} bytes")]
+    #[error("a fragment of {0} bytes has a wrong length")]
     Fragment(usize),
 }
 

@@ -167,7 +167,7 @@ impl Entry {
         table: &mut RouteTable,
         ways: &mut Vec<Way>,
     ) -> Result<(), &'static str> {
-        const NONE: &str = "an entry that there cannot be";
+        const NONE: &str = "an invalid entry";
         match self {
             Self::Own { active, lid, lmc, mtu, gid_prefix, port_guid, pkeys } => {
                 let mtu = Mtu::from_code(*mtu).ok_or(NONE)?;

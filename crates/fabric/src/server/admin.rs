@@ -25,7 +25,7 @@ impl Core {
     /// Handles a command's request.
     pub(super) fn admin_request(&mut self, id: ConnectionId, message: &[u8]) -> Result<(), Ends> {
         let request = socket::decode(message);
-        let answer = match request.map_err(|_| Ends::Broke("a request that makes no sense"))? {
+        let answer = match request.map_err(|_| Ends::Broke("an invalid request"))? {
             AdminRequest::Stay => {
                 self.stays = true;
                 encoded(&self.status())
@@ -99,7 +99,7 @@ impl Core {
             None => Ok((1..=most).map(|number| PortId { node, number }).collect()),
             Some(number) if number <= most => Ok(vec![PortId { node, number }]),
             Some(number) => {
-                let why = format!("{} has no port {number}: it has {most}", end.node);
+                let why = format!("{} has no port {number}: its ports are 1 to {most}", end.node);
                 Err(Failure::new(libc::ENODEV, why))
             }
         }
@@ -187,11 +187,11 @@ impl Core {
         };
         let name = self.nodes.name(port);
         let raised = if passed == 0 {
-            format!("fewer in a row than raise trap {trap}")
+            format!("below the threshold of trap {trap}")
         } else {
             format!("trap {trap} is raised")
         };
-        Ok(format!("{name} has noticed {times} {what}: {raised}"))
+        Ok(format!("{name} counted {times} {what}: {raised}"))
     }
 
     fn system_guid(&mut self, node: &NodeRef, guid: Guid) -> Result<String, Failure> {
@@ -203,7 +203,7 @@ impl Core {
         // Hosts are told of it when they attach.
         self.nodes.set_system_guid(found, guid);
         let id = self.nodes.get(found).map_or_else(String::new, |named| named.id.clone());
-        Ok(format!("{id} is in the system {guid}"))
+        Ok(format!("{id} has the system GUID {guid}"))
     }
 
     /// Applies the partitions of the stored options. After an error the earlier ones stay in force.
@@ -214,7 +214,7 @@ impl Core {
         let count = partitions.iter().count();
         let now = self.now();
         if !self.world.set_partitions(now, partitions) {
-            return Err(Failure::new(libc::ENODEV, "it has no subnet manager of its own"));
+            return Err(Failure::new(libc::ENODEV, "the fabric has no subnet manager of its own"));
         }
         self.setup.manager.partitions = setup.partitions;
         let name = self.setup.manager.partitions.as_ref().map_or("no file", |file| &file.name);

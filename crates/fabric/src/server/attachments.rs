@@ -103,10 +103,13 @@ impl Core {
         wanted: &HostPort,
     ) -> Result<NodeId, Failure> {
         if !is_label(host) || guid == Guid(0) || !wanted.is_sound() {
-            return Err(Failure::new(libc::EINVAL, "a host has a name, a GUID and a port"));
+            return Err(Failure::new(
+                libc::EINVAL,
+                "a host needs a valid name, a GUID that is not 0 and a valid port",
+            ));
         }
         if self.setup.simulate {
-            let why = "all its adapters are simulated: bring it up without `--simulate`";
+            let why = "all adapters of the fabric are simulated: bring it up without `--simulate`";
             return Err(Failure::new(libc::EPERM, why));
         }
         let held = self.ports_of_host(guid);
@@ -169,7 +172,7 @@ impl Core {
             return Ok(node);
         }
         let why = format!(
-            "the host's adapter has {ports} ports, and none with the number {}",
+            "the host's adapter has {ports} ports, but none with the number {}",
             wanted.number
         );
         Err(Failure::new(libc::EINVAL, why))
@@ -253,7 +256,7 @@ impl Core {
         let mut node = Node::new(NodeKind::Ca, format!("H-{:016x}", guid.0), guid, wanted.of);
         if (1..=wanted.of).any(|port| self.nodes.by_guid(node.port_guid(port)).is_some()) {
             let why = format!(
-                "another node has a GUID that a port of this one would have: `rdmux host up {host} --guid GUID` gives this \
+                "another node has the GUID of a port of this host: `rdmux host up {host} --guid GUID` gives this \
                  host another one"
             );
             return Err(Failure::new(libc::EEXIST, why));
@@ -359,7 +362,7 @@ impl Core {
     ) -> Result<(), Ends> {
         let request = socket::decode(message);
         let rows = <[Foreign; 1]>::try_from(fds).ok().and_then(|[fd]| fd.into_memfd());
-        let request = request.map_err(|_| Ends::Broke("a request that makes no sense"))?;
+        let request = request.map_err(|_| Ends::Broke("an invalid request"))?;
         let Some(Part::Attachment { port, .. }) = self.connections.get(id).map(|c| &c.part) else {
             return Ok(());
         };
@@ -368,7 +371,7 @@ impl Core {
             AttachmentRequest::Rows { process } => {
                 return match rows {
                     Some(rows) => self.open_rows(id, port, process, &rows),
-                    None => Err(Ends::Broke("rows without memory")),
+                    None => Err(Ends::Broke("a request for counter rows without their memory")),
                 };
             }
             AttachmentRequest::RowsGone { process } => {
@@ -383,7 +386,7 @@ impl Core {
             AttachmentRequest::Counted { .. } | AttachmentRequest::CountBy { .. }
                 if self.connections.get(id).is_none_or(|c| c.place.is_none()) =>
             {
-                return Err(Ends::Broke("counts of no bridge"));
+                return Err(Ends::Broke("counts from a client that is not a bridge"));
             }
             AttachmentRequest::Counted { rows } => {
                 let subnet = self.world.subnet_mut();
@@ -406,7 +409,7 @@ impl Core {
             }
             AttachmentRequest::Endpoint { addr, everywhere, multicast } => {
                 if !self.set_endpoint(id, addr, (everywhere, multicast)) {
-                    return Err(Ends::Broke("an address to which nothing can be sent"));
+                    return Err(Ends::Broke("an address to which packets cannot be sent"));
                 }
             }
         }
@@ -425,13 +428,14 @@ impl Core {
         rows: &OwnedFd,
     ) -> Result<(), Ends> {
         let Some(uid) = self.connections.get(id).map(|c| c.uid) else { return Ok(()) };
-        let rows = RowReader::map(rows).map_err(|_| Ends::Broke("rows that are none"))?;
+        let rows = RowReader::map(rows)
+            .map_err(|_| Ends::Broke("a descriptor that holds no counter rows"))?;
         let subnet = self.world.subnet_mut();
         match self.published.counts.open(subnet, uid, (port, process), rows) {
             Ok(()) => Ok(()),
-            Err(Unread::TooMany) => Err(Ends::Broke("more processes than there can be")),
+            Err(Unread::TooMany) => Err(Ends::Broke("too many processes")),
             Err(Unread::Exceeded(why)) => {
-                tracing::debug!(%why, "what a process sends is not counted");
+                tracing::debug!(%why, "the packets of a process are not counted");
                 self.count(Count::RowsRefused);
                 Ok(())
             }

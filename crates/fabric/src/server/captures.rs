@@ -75,7 +75,7 @@ impl Core {
     pub(super) fn capture(&mut self, id: ConnectionId, port: &PortRef) -> Result<(), Ends> {
         let found = self.find_port(port).and_then(|at| {
             let may = self.connections.get(id).is_some_and(|c| self.may_capture(c.uid, at));
-            let why = "its datagrams are shown to the fabric's owner, to root, and to the owner of the host that has it";
+            let why = "only the fabric's owner, root, and the owner of the attached host may capture its datagrams";
             if may { Ok(at) } else { Err(Failure::new(libc::EPERM, why)) }
         });
         match found {

@@ -200,7 +200,7 @@ impl Core {
                 self.connections.add(connection, share);
             }
             Err(e) => {
-                tracing::debug!("a client cannot be served: {e}");
+                tracing::debug!("cannot serve a client: {e}");
                 self.count(Count::ClientsRefused);
             }
         }
@@ -239,7 +239,8 @@ impl Core {
             return Ok(());
         }
         self.count(Count::ClientsRefused);
-        let why = "descriptors that this user has passed do not close; try again later";
+        let why =
+            "too many descriptors that this user passed are still being closed; try again later";
         let _ = self.welcome::<()>(id, Err(Failure::new(libc::EAGAIN, why)));
         Err(Ends::Closed)
     }
@@ -252,12 +253,13 @@ impl Core {
         let role = match Greeting::decode(message) {
             Ok(greeting) => greeting.role,
             Err(BadGreeting::Version(theirs)) => {
-                let why = format!("it speaks protocol {theirs}, the fabric {VERSION}");
+                let why =
+                    format!("the client speaks protocol version {theirs}, the fabric {VERSION}");
                 let _ = self.welcome::<()>(id, Err(Failure::new(libc::EPROTO, why)));
                 return Err(Ends::Closed);
             }
             Err(BadGreeting::Malformed(_)) => {
-                return Err(Ends::Broke("its greeting makes no sense"));
+                return Err(Ends::Broke("an invalid greeting"));
             }
         };
         self.served = true;
@@ -299,7 +301,7 @@ impl Core {
     /// Makes a connection receive changes of its bridge's route tables.
     fn tell_tables(&mut self, id: ConnectionId) -> Result<(), Ends> {
         if self.connections.get(id).is_none_or(|c| c.place.is_none()) {
-            let why = "only the bridges of other machines are told of route tables";
+            let why = "only bridges of other machines receive route tables";
             return self.welcome::<()>(id, Err(Failure::new(libc::EPERM, why)));
         }
         self.become_part(id, Part::Tables);
@@ -322,7 +324,7 @@ impl Core {
                 let sent = postcard::to_stdvec(update)
                     .map(|message| c.out.send(&c.socket, &message, None));
                 if !matches!(sent, Ok(Ok(()))) {
-                    tracing::debug!("a bridge is not told of route tables");
+                    tracing::debug!("cannot send route tables to a bridge");
                 }
                 if let Some(sequence) = update.sequence {
                     machine.has_updates(sequence);
@@ -392,7 +394,8 @@ impl Core {
     ) -> Result<(), Ends> {
         self.publish();
         let Some(c) = self.connections.get_mut(id) else { return Ok(()) };
-        let message = postcard::to_stdvec(value).map_err(|_| Ends::Broke("no answer fits"))?;
+        let message = postcard::to_stdvec(value)
+            .map_err(|_| Ends::Broke("a reply that cannot be encoded"))?;
         Ok(c.out.send(&c.socket, &message, fd)?)
     }
 
@@ -407,7 +410,7 @@ impl Core {
     pub(super) fn close(&mut self, id: ConnectionId, ends: Ends) {
         let Some(connection) = self.remove(id) else { return };
         if let Ends::Broke(why) = ends {
-            tracing::debug!("process {} breaks the protocol: {why}", connection.pid);
+            tracing::debug!("process {} violated the protocol: {why}", connection.pid);
             self.count(Count::ClientsBroke);
         }
         match connection.part {

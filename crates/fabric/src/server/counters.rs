@@ -11,15 +11,15 @@ macro_rules! counts {
 }
 
 counts! {
-    ClientsRefused "clients_refused" "Clients that were not let in.",
-    ClientsBroke "clients_broke" "Clients that broke the protocol.",
-    MadsSent "mads_sent" "Datagrams that programs sent.",
-    MadsRefused "mads_refused" "Of them those that could not be sent: no such agent, a wrong address or length.",
-    MadsReceived "mads_received" "Datagrams and timeouts that programs were given.",
-    MadsDropped "mads_dropped" "Of them those that were dropped since the program did not read.",
-    PortEvents "port_events" "Events of ports.",
-    RowsRefused "rows_refused" "Processes whose packets are not counted since their user has its share of rows.",
-    CaptureDrops "capture_drops" "Copies of datagrams that were dropped since who captures did not read.",
+    ClientsRefused "clients_refused" "Clients that were refused.",
+    ClientsBroke "clients_broke" "Clients that violated the protocol.",
+    MadsSent "mads_sent" "Datagrams that programs sent, including refused ones.",
+    MadsRefused "mads_refused" "Datagrams that could not be sent: no such agent, a wrong address or length.",
+    MadsReceived "mads_received" "Datagrams and timeouts for programs, including dropped ones.",
+    MadsDropped "mads_dropped" "Datagrams and timeouts that were dropped because the program did not read.",
+    PortEvents "port_events" "Port events.",
+    RowsRefused "rows_refused" "Processes whose packets are not counted, because their user's share is used up.",
+    CaptureDrops "capture_drops" "Copies of datagrams that were dropped because the capturing program did not read.",
 }
 
 /// All counters.

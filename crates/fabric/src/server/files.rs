@@ -158,7 +158,7 @@ impl Core {
         let file = FileId(file);
         let open = self.files.all.get_mut(&file);
         let Some(open) = open.filter(|open| open.key == *key && open.mads.is_none()) else {
-            let why = "there is no such file, or it has a connection".to_owned();
+            let why = "the file does not exist, or has a connection already".to_owned();
             return self.welcome::<()>(id, Err(Failure::new(libc::EBADF, why)));
         };
         open.mads = Some(id);
@@ -174,7 +174,7 @@ impl Core {
         message: &[u8],
     ) -> Result<(), Ends> {
         let request = rdmux_runtime::socket::decode(message);
-        let request = request.map_err(|_| Ends::Broke("a request that makes no sense"))?;
+        let request = request.map_err(|_| Ends::Broke("an invalid request"))?;
         // Records that the program could read before precede the answer.
         self.send_records();
         let done = |result: Result<(), Errno>| result.map(|()| FileReply::Done);
@@ -195,7 +195,7 @@ impl Core {
             Came::Refused(first) => Ok((mad::decode_first(first)?, false)),
         });
         let came = came.and_then(Option::transpose);
-        let came = came.map_err(|_| Ends::Broke("a datagram without a proper header"))?;
+        let came = came.map_err(|_| Ends::Broke("a datagram with an invalid header"))?;
         let Some((record, is_whole)) = came else { return Ok(()) };
         self.count(Count::MadsSent);
         let back = Unsent::of(&record).filter(|_| record.timeout_ms > 0);

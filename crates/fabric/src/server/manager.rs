@@ -180,10 +180,10 @@ impl Core {
                     tracing::warn!("subnet manager: {problem}");
                 }
                 let (nodes, took) = (report.nodes, report.took);
-                tracing::debug!("the subnet manager has swept {nodes} nodes in {took:?}");
+                tracing::debug!("the subnet manager swept {nodes} nodes in {took:?}");
             }
             Event::PortDisabled { node, port } => {
-                tracing::warn!("port {port} of {:#018x} babbles and is disabled", node.0);
+                tracing::warn!("babbling port {port} of {:#018x} was disabled", node.0);
             }
             Event::PortAppeared(_) | Event::PortGone(_) | Event::Trap(_) => {}
         }

@@ -131,7 +131,8 @@ mod hex {
         let text = String::deserialize(from)?;
         let digits = text.strip_prefix("0x").filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
         let key = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        key.map(Mkey).ok_or_else(|| D::Error::custom("an M_Key is 0x and hexadecimal digits"))
+        key.map(Mkey)
+            .ok_or_else(|| D::Error::custom("an M_Key is 0x followed by hexadecimal digits"))
     }
 }
 

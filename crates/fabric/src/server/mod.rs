@@ -120,7 +120,7 @@ impl Server {
     /// When the event loop itself fails.
     pub fn run(mut self) -> Result<(), FabricError> {
         if let Err(error) = ask_for_short_slices() {
-            tracing::debug!(%error, "the fabric has usual time slices");
+            tracing::debug!(%error, "cannot set short time slices for the fabric");
         }
         let mut ready = Vec::new();
         let result = loop {
@@ -147,7 +147,7 @@ impl Server {
                 Ok(Some(socket)) => self.core.add_client(socket),
                 Ok(None) => {}
                 Err(e) => {
-                    tracing::debug!("a client cannot be accepted: {e}");
+                    tracing::debug!("cannot accept a client: {e}");
                     self.core.count(Count::ClientsRefused);
                 }
             },

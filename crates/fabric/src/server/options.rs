@@ -73,7 +73,7 @@ impl ServerHandle {
 impl Drop for ServerHandle {
     fn drop(&mut self) {
         if let Err(e) = self.end() {
-            tracing::warn!("a fabric ended badly: {e}");
+            tracing::warn!("a fabric failed: {e}");
         }
     }
 }

@@ -99,7 +99,7 @@ impl Published {
     pub fn new() -> Self {
         let mut number = [0; 8];
         if let Err(error) = getrandom::fill(&mut number) {
-            tracing::warn!(%error, "the fabric has no number of its own");
+            tracing::warn!(%error, "cannot get a random number for the fabric; it is 0");
         }
         Self { number: u64::from_ne_bytes(number), ..Self::default() }
     }
@@ -116,7 +116,7 @@ impl Published {
                 fd
             }
             Err(error) => {
-                tracing::warn!(%error, "a host gets no route table, so that it sends no data");
+                tracing::warn!(%error, "cannot create a route table for a host, which therefore sends no data");
                 None
             }
         }
@@ -138,7 +138,9 @@ impl Published {
             (host.peer, host.everywhere) = (peer, everywhere);
         } else if let Some(table) = self.silent.remove(&port) {
             let Some(id) = self.new_peer() else {
-                tracing::warn!("more hosts send data than a route table has room for");
+                tracing::warn!(
+                    "too many hosts send data: a route table is full, and a host is left out"
+                );
                 self.silent.insert(port, table);
                 return;
             };
@@ -456,7 +458,7 @@ fn own_port(subnet: &Subnet, port: PortId, multicast: bool) -> OwnPort {
 /// Logs an entry that could not be written. It is empty then, so that the earlier one is not used.
 fn said(written: Result<(), RouteError>) {
     if let Err(error) = written {
-        tracing::debug!(%error, "an entry of a route table is empty");
+        tracing::debug!(%error, "an entry of a route table is invalid and stays empty");
     }
 }
 

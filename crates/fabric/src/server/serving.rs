@@ -16,7 +16,7 @@ const TURN: usize = 32;
 const MADS: usize = 16;
 
 /// Why a client that passes unexpected descriptors is disconnected.
-const NOT_ASKED_FOR: Ends = Ends::Broke("descriptors that were not asked for");
+const NOT_ASKED_FOR: Ends = Ends::Broke("unexpected descriptors");
 
 /// Makes the buffers for datagrams.
 pub(super) fn inbox() -> Inbox {
@@ -66,7 +66,7 @@ impl Core {
             Part::Mads(file) => self.file_message(file, message)?,
             Part::Admin => self.admin_request(id, message)?,
             Part::IsSm { .. } | Part::Tables | Part::Capture(_) => {
-                return Err(Ends::Broke("a word out of place").into());
+                return Err(Ends::Broke("an unexpected message").into());
             }
         }
         Ok(())

@@ -170,7 +170,10 @@ fn unwritable(path: &Path, e: io::Error) -> FabricError {
 }
 
 fn damaged(path: &Path, e: &impl ToString) -> FabricError {
-    let why = format!("{}; `rdmux fabric up --shape SHAPE` begins anew", e.to_string().trim_end());
+    let why = format!(
+        "{}; `rdmux fabric up --shape SHAPE` starts with a new one",
+        e.to_string().trim_end()
+    );
     FabricError::File { path: path.to_owned(), why }
 }
 
@@ -257,7 +260,7 @@ mod tests {
         assert_eq!(load_topology(&dir).unwrap().unwrap(), topology);
         std::fs::write(dir.topology(), "Switch what").unwrap();
         let e = load_topology(&dir).unwrap_err().to_string();
-        assert!(e.contains("topology") && e.contains("begins anew"), "{e}");
+        assert!(e.contains("topology") && e.contains("starts with a new one"), "{e}");
     }
 
     #[test]
@@ -286,6 +289,9 @@ mod tests {
         let dir = FabricDir::open(&user, &FabricName::default()).unwrap();
         std::fs::write(dir.options(), "simulated = true").unwrap();
         let e = Setup::load(&dir).unwrap_err().to_string();
-        assert!(e.contains("options") && e.contains("simulated") && e.contains("anew"), "{e}");
+        assert!(
+            e.contains("options") && e.contains("simulated") && e.contains("starts with a new one"),
+            "{e}"
+        );
     }
 }

@@ -100,7 +100,10 @@ impl Store {
         ];
         for (path, text) in files {
             if let Err(error) = replace_unsynced(&path, text.as_bytes()) {
-                tracing::warn!("cannot write {}: {error}; it is as it was before", path.display());
+                tracing::warn!(
+                    "cannot write {}, which keeps its earlier content: {error}",
+                    path.display()
+                );
             }
         }
         self.took = start.elapsed();

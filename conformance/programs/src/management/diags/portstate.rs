@@ -62,7 +62,7 @@ pub(crate) fn babbles(ground: &Ground) -> Result<()> {
         Ok(state_of(ground, switch.guid, port)? == DOWN)
     })?;
     ensure!(faults >= TRAPS, "the port was disabled after only {faults} faults");
-    let said = format!("port {port} of {:#018x} babbles and is disabled", switch.guid.0);
+    let said = format!("babbling port {port} of {:#018x} was disabled", switch.guid.0);
     let log = ground.connect_options()?.dir(&FabricName::default())?.log();
     let log = fs::read_to_string(&log).with_context(|| log.display().to_string())?;
     ensure!(
