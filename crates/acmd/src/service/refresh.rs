@@ -128,7 +128,7 @@ impl Service {
         match opened {
             Ok(mads) => port.mads = Some(mads),
             Err(e) => {
-                tracing::warn!("{e}; it is tried again in {AGAIN:?}");
+                tracing::warn!("{e}; retrying in {AGAIN:?}");
                 self.look.push(Instant::now() + AGAIN);
             }
         }
@@ -268,7 +268,7 @@ impl Service {
                 }
             }
             Err(e) => {
-                tracing::warn!("{e}; it is tried again in {AGAIN:?}");
+                tracing::warn!("{e}; retrying in {AGAIN:?}");
                 self.look.push(Instant::now() + AGAIN);
             }
         }

@@ -39,7 +39,7 @@ pub fn plot(outcomes: &[Outcome], file: &Path) -> Result<(), Error> {
     let time = [
         Line("by ACM", ACM, |o| o.time.as_secs_f64()),
         Line("by rdmux's administration alone", SA, |o| o.by_sa.time[0].as_secs_f64()),
-        Line("by OpenSM alone", OPENSM, |o| o.by_sa.time[1].as_secs_f64()),
+        Line("with OpenSM alone", OPENSM, |o| o.by_sa.time[1].as_secs_f64()),
     ];
     draw(&left, "Datagrams of subnet administration", &rows, &messages)?;
     draw(&right, "Seconds until all have all paths", &rows, &time)?;

@@ -55,7 +55,7 @@ impl HostClient {
             // The program may have closed the device meanwhile, and the id is gone with it.
             let Some(client) = client.upgrade() else { return };
             if let Err(error) = client.take_or_resolve(id, question.to, path, timeout) {
-                tracing::debug!(%error, "nobody waits to hear it");
+                tracing::debug!(%error, "the program no longer waits for the route");
             }
         });
         if has_helper { Ok(()) } else { self.resolve_route_soon(id, timeout) }
@@ -101,7 +101,7 @@ impl HostClient {
                 Ok(())
             }
             Some(Err(error)) => {
-                tracing::debug!(%error, "the path that ACM told cannot be used");
+                tracing::debug!(%error, "the path from ACM cannot be used");
                 self.resolve_route_soon(id, timeout)
             }
             None => self.resolve_route_soon(id, timeout),
