@@ -83,7 +83,7 @@ fn ping(net: &Net, device: &str) {
     let client = ["--host", "a", "ping", "-c", "-a", &to, "-p", &port, "-C", "1"];
     let output = of(&client).output().unwrap();
     assert!(output.status.success(), "{device}: {}", String::from_utf8_lossy(&output.stderr));
-    server.wait().unwrap();
+    assert!(server.wait().unwrap().success(), "{device}: the server did not end well");
 }
 
 #[test]

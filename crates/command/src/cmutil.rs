@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use rdmux::cm::{Event, EventChannel, EventKind, Id};
-use rdmux::{Completion, Cq, EMPTY, ok};
+use rdmux::{Completion, Cq, EMPTY, WcStatus, ok};
 use rdmux_host::{Registry, RuntimeDir};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -69,19 +69,29 @@ pub enum Notification {
     Event(Event),
 }
 
-/// Waits for a completion or an event. If both are available, returns the completion.
+/// Waits for a completion or an event. If both are available, returns the completion. Flushed work requests are skipped: the event that
+/// the connection has ended may arrive after their completions, as on iWARP. If it does not arrive, the flush is the error.
 pub fn wait(cq: &Cq, channel: &EventChannel, timeout: Duration) -> Result<Notification> {
     let deadline = Instant::now() + timeout;
+    let mut flushed = None;
     loop {
         let mut one = [EMPTY];
         if cq.poll_or_arm(&mut one)? == 1 {
-            return Ok(Notification::Completion(ok(one[0])?));
+            let [done] = one;
+            if done.status != WcStatus::WrFlushErr {
+                return Ok(Notification::Completion(ok(done)?));
+            }
+            flushed = Some(done);
+            continue;
         }
         if let Some(event) = channel.try_next()? {
             return Ok(Notification::Event(event));
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
+            if let Some(flushed) = flushed {
+                ok(flushed)?;
+            }
             bail!("the peer was silent for {} s", timeout.as_secs_f64());
         }
         let left = Timespec {
