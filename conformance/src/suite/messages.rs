@@ -13,7 +13,6 @@ const TRIES: u32 = 4;
 /// further packets. If the wire has just lost the acknowledgement of the last message, it is not sent
 /// again, and the client's retries are exhausted though everything arrived. That is no fault of either side, and the
 /// row is run again.
-/// row is run again.
 pub(super) fn run(guest: &Guest, check: &Check) -> Result<()> {
     for n in 1..=TRIES {
         match exchange(guest, check)? {

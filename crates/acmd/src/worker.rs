@@ -1,4 +1,4 @@
-//! Work that takes long, as to read a dump of a large subnet: a thread does it, and the service is told when it is done.
+//! Long work, such as reading a dump of a large subnet, in a thread that wakes the service when it has finished.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -8,20 +8,20 @@ use std::{io, thread};
 
 type Job<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// Does one job at a time. Of jobs that wait only the last one is done.
+/// Runs one job at a time. Of the waiting jobs, only the last one runs.
 pub(crate) struct Worker<T> {
-    /// What the thread says that is at work.
+    /// Receives the result of the running job.
     done: Option<Receiver<T>>,
-    /// What is done then, in place of what it says.
+    /// The job that runs next; its result replaces that of the running one.
     next: Option<Job<T>>,
-    /// What the thread says does not matter any more.
+    /// Whether the result of the running job is no longer wanted.
     is_stale: bool,
     wake: UnixStream,
     waker: Arc<UnixStream>,
 }
 
 impl<T: Send + 'static> Worker<T> {
-    /// No thread is at work yet.
+    /// Makes a worker without a job.
     pub(crate) fn new() -> io::Result<Self> {
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
@@ -29,20 +29,20 @@ impl<T: Send + 'static> Worker<T> {
         Ok(Self { done: None, next: None, is_stale: false, wake, waker: waker.into() })
     }
 
-    /// Has a job done, in place of all before.
+    /// Runs a job, whose result replaces those of all earlier ones.
     pub(crate) fn ask(&mut self, job: impl FnOnce() -> T + Send + 'static) {
         self.cancel();
         self.next = Some(Box::new(job));
         self.start();
     }
 
-    /// Nothing comes of the jobs before.
+    /// Discards all earlier jobs and their results.
     pub(crate) fn cancel(&mut self) {
         self.next = None;
         self.is_stale = self.done.is_some();
     }
 
-    /// What came of the last job, once it is done.
+    /// Returns the result of the last job, once it has finished.
     pub(crate) fn take(&mut self) -> Option<T> {
         let mut buffer = [0; 64];
         while matches!(io::Read::read(&mut &self.wake, &mut buffer), Ok(n) if n > 0) {}
@@ -52,7 +52,7 @@ impl<T: Send + 'static> Worker<T> {
         }
     }
 
-    /// Waits for what comes of the last job; none if there is no job.
+    /// Waits for the result of the last job; none if there is no job.
     pub(crate) fn wait(&mut self) -> Option<T> {
         while let Some(done) = &self.done {
             let done = done.recv().ok();
@@ -65,6 +65,11 @@ impl<T: Send + 'static> Worker<T> {
 
     fn finish(&mut self, done: Option<T>) -> Option<T> {
         self.done = None;
+        if done.is_none() && !self.is_stale {
+            tracing::error!(
+                "files are not loaded: the thread that reads them has panicked; correct them and send SIGHUP"
+            );
+        }
         let done = done.filter(|_| !self.is_stale);
         self.is_stale = false;
         self.start();
@@ -74,16 +79,27 @@ impl<T: Send + 'static> Worker<T> {
     fn start(&mut self) {
         let Some(job) = self.next.take_if(|_| self.done.is_none()) else { return };
         let (tell, done) = sync_channel(1);
-        let waker = self.waker.clone();
+        let wake = Wake(self.waker.clone());
         let work = move || {
+            // Dropped after the sender, even if the job panics.
+            let _wake = wake;
+            let tell = tell;
             let _ = tell.send(job());
-            // If it is full, it wakes all the same.
-            let _ = io::Write::write(&mut &*waker, &[1]);
         };
         match thread::Builder::new().name("files".to_owned()).spawn(work) {
             Ok(_) => self.done = Some(done),
             Err(e) => tracing::error!("files cannot be loaded: no thread: {e}; send SIGHUP"),
         }
+    }
+}
+
+/// Wakes the service when it is dropped.
+struct Wake(Arc<UnixStream>);
+
+impl Drop for Wake {
+    fn drop(&mut self) {
+        // If the socket is full, the service is woken anyway.
+        let _ = io::Write::write(&mut &*self.0, &[1]);
     }
 }
 
@@ -99,15 +115,30 @@ mod tests {
 
     use super::*;
 
-    /// What comes of the last job, as the loop of the service gets it.
+    /// Waits until the descriptor is readable.
+    fn poll(worker: &Worker<u32>) {
+        let mut fds = [rustix::event::PollFd::new(worker, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, None).unwrap();
+    }
+
+    /// Returns the result of the last job, as the service's loop gets it.
     fn woken(worker: &mut Worker<u32>) -> u32 {
         loop {
-            let mut fds = [rustix::event::PollFd::new(&*worker, rustix::event::PollFlags::IN)];
-            rustix::event::poll(&mut fds, None).unwrap();
+            poll(worker);
             if let Some(done) = worker.take() {
                 return done;
             }
         }
+    }
+
+    #[test]
+    fn job_that_panics_wakes_the_service_and_the_next_one_runs() {
+        let mut worker = Worker::new().unwrap();
+        worker.ask(|| panic!("a job that fails"));
+        poll(&worker);
+        assert_eq!(worker.take(), None);
+        worker.ask(|| 5);
+        assert_eq!(woken(&mut worker), 5);
     }
 
     #[test]

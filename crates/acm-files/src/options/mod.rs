@@ -121,12 +121,14 @@ pub fn parse(name: &str, input: impl BufRead) -> (Options, Report) {
     (options, report)
 }
 
-/// The same anew: an option that the file sets, but only to what is wrong, is as it was before.
+/// Parses an options file again: options that the file sets only to invalid values keep their values of `before`.
 pub fn parse_anew(name: &str, text: &[u8], before: &Options) -> (Options, Report) {
     let (mut base, mut stays) = (Options::default(), Reporter::new(name));
     let (_, lines, _) = parse_onto(Options::default(), name, text);
-    let rows = OPTIONS.iter().zip(&lines).filter(|(_, lines)| lines.set == 0 && lines.wrong != 0);
-    for (row, lines) in rows {
+    let is_set =
+        |row: &Row| OPTIONS.iter().zip(&lines).any(|(r, l)| r.name == row.name && l.set != 0);
+    let wrong = OPTIONS.iter().zip(&lines).filter(|(_, lines)| lines.wrong != 0);
+    for (row, lines) in wrong.filter(|(row, _)| !is_set(row) && !twin(row).is_some_and(is_set)) {
         if restore(row, before, &mut base) {
             stays.warning(lines.wrong, format!("{} stays as it was", row.name));
         }
@@ -151,15 +153,22 @@ fn parse_onto(
     (options, lines, problems.finish())
 }
 
-/// The last lines that set an option, and that set it to what is wrong; 0 is none.
+/// The last line that sets an option, and the last one with an invalid value for it; 0 is none.
 #[derive(Clone, Copy, Default)]
 struct Lines {
     set: u32,
     wrong: u32,
 }
 
-/// Sets an option to what it was before. Whether it was something.
+/// Returns the option that sets the same value in another unit.
+fn twin(row: &Row) -> Option<&'static Row> {
+    OPTIONS.iter().find(|other| row.twin == Some(other.name))
+}
+
+/// Sets an option to its value of `before`. Returns whether it had one.
 fn restore(row: &Row, before: &Options, options: &mut Options) -> bool {
+    let twin = twin(row).filter(|_| (row.get)(before).is_empty());
+    let row = twin.unwrap_or(row);
     let values = (row.get)(before);
     let set = |value: &String| {
         let words: Vec<&str> = value.split_ascii_whitespace().collect();

@@ -24,6 +24,8 @@ pub struct Row {
     pub(super) words: usize,
     /// Whether all of its lines count, not only the last one.
     pub(super) repeats: bool,
+    /// The option that sets the same value in another unit. Of both, only one can express a value.
+    pub(super) twin: Option<&'static str>,
     /// Sets a value, perhaps with a warning, or returns what is wrong with it.
     pub(super) set: Set,
     /// Returns the values, one for each line.
@@ -38,7 +40,7 @@ const fn row(
     set: Set,
     get: fn(&Options) -> Vec<String>,
 ) -> Row {
-    Row { name, ours: false, about, example: "", words: 1, repeats: false, set, get }
+    Row { name, ours: false, about, example: "", words: 1, repeats: false, twin: None, set, get }
 }
 
 const fn ours(
@@ -136,26 +138,32 @@ pub const OPTIONS: &[Row] = &[
         |_, words| one_of(words[0], &[("acm", ())]).map(|()| None),
         |_| vec!["acm".to_owned()],
     ),
-    row(
-        "addr_timeout",
-        "The lifetime of a cached address in minutes. 1440 is a day; -1 is forever.",
-        |options, words| {
-            options.machine.address_timeout = expiry(words[0], 60)?;
-            Ok(None)
-        },
-        |options| expiry_word(options.machine.address_timeout, 60).into_iter().collect(),
-    ),
+    Row {
+        twin: Some("addr_timeout_s"),
+        ..row(
+            "addr_timeout",
+            "The lifetime of a cached address in minutes. 1440 is a day; -1 is forever.",
+            |options, words| {
+                options.machine.address_timeout = expiry(words[0], 60)?;
+                Ok(None)
+            },
+            |options| expiry_word(options.machine.address_timeout, 60).into_iter().collect(),
+        )
+    },
     field!(row "route_prot", "The source of paths: sa, subnet administration; acm, the records of multicast groups.",
         machine.route_protocol, |word| one_of(word, ROUTES), |value| word_of(value, ROUTES)),
-    row(
-        "route_timeout",
-        "The lifetime of a cached path in minutes, at most that of its address. -1 is as long as the address.",
-        |options, words| {
-            options.machine.route_timeout = expiry(words[0], 60)?;
-            Ok(None)
-        },
-        |options| expiry_word(options.machine.route_timeout, 60).into_iter().collect(),
-    ),
+    Row {
+        twin: Some("route_timeout_s"),
+        ..row(
+            "route_timeout",
+            "The lifetime of a cached path in minutes, at most that of its address. -1 is as long as the address.",
+            |options, words| {
+                options.machine.route_timeout = expiry(words[0], 60)?;
+                Ok(None)
+            },
+            |options| expiry_word(options.machine.route_timeout, 60).into_iter().collect(),
+        )
+    },
     field!(row "loopback_prot", "The resolution of this host's own addresses: local, without requests; none, like all others.",
         machine.local_loopback, |word| one_of(word, LOOPBACK), |value| word_of(value, LOOPBACK)),
     field!(row "server_port", "The TCP port for clients, in the modes loop and open.",
@@ -263,6 +271,7 @@ pub const OPTIONS: &[Row] = &[
         })
     },
     row_s(
+        "addr_timeout",
         "addr_timeout_s",
         "The same as addr_timeout, in seconds.",
         |options, words| {
@@ -272,6 +281,7 @@ pub const OPTIONS: &[Row] = &[
         |options| in_seconds(options.machine.address_timeout),
     ),
     row_s(
+        "route_timeout",
         "route_timeout_s",
         "The same as route_timeout, in seconds.",
         |options, words| {
@@ -322,12 +332,13 @@ pub const OPTIONS: &[Row] = &[
 
 /// Returns the row of an option in seconds, which is written only when minutes cannot express the value.
 const fn row_s(
+    in_minutes: &'static str,
     name: &'static str,
     about: &'static str,
     set: Set,
     get: fn(&Options) -> Vec<String>,
 ) -> Row {
-    Row { example: "90", ..ours(name, about, set, get) }
+    Row { example: "90", twin: Some(in_minutes), ..ours(name, about, set, get) }
 }
 
 fn in_seconds(time: std::time::Duration) -> Vec<String> {

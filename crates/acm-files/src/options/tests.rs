@@ -339,4 +339,14 @@ fn option_that_is_wrong_in_a_file_that_is_read_anew_is_as_it_was() {
     assert_eq!(parse("opts", text.as_bytes()).0.machine.retries, 2);
     let (options, _) = parse_anew("opts", b"addr_timeout_s 90\naddr_timeout x\n", &before);
     assert_eq!(options.machine.address_timeout, Duration::from_secs(90), "another line sets it");
+    // A lifetime in seconds or minutes that the wrong line's own unit cannot express, or whose other option is set.
+    for (before, text, seconds, kept) in [
+        ("addr_timeout_s 120\n", "addr_timeout_s 12o\n", 120, 1),
+        ("addr_timeout_s 90\n", "addr_timeout 1o\n", 90, 1),
+        ("addr_timeout_s 90\n", "addr_timeout 10\naddr_timeout_s 9x\n", 600, 0),
+    ] {
+        let (options, report) = parse_anew("opts", text.as_bytes(), &clean(before));
+        assert_eq!(options.machine.address_timeout, Duration::from_secs(seconds), "{text}");
+        assert_eq!(report.to_string().matches("stays as it was").count(), kept, "{text}");
+    }
 }

@@ -193,7 +193,7 @@ impl Names {
         }
     }
 
-    /// Starts a lookup in the operating system. Returns an empty result at once if no thread can be started.
+    /// Starts a lookup in the operating system. Returns a refusal at once if no thread can be started.
     fn look_up(&mut self, asker: Asker, question: Question) -> Option<Found> {
         let refused = question.refused();
         let (teller, others) = (self.teller.clone(), self.others.clone());

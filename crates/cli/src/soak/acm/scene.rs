@@ -143,8 +143,11 @@ impl Scene {
         Ok(())
     }
 
-    /// Reads all gauges while nothing is active: until counts are those of `wanted`, or have not changed for [`SETTLED`], for at most
-    /// [`LATE`]. On a busy machine a service may notice late that its client has closed.
+    /// Reads all gauges while nothing is active: until counts are those of `wanted`, for at most [`LATE`], or without `wanted`
+    /// until they have not changed for [`SETTLED`]. On a busy machine a service may notice late that its client has closed.
+    ///
+    /// # Errors
+    /// If counts still change after three times [`LATE`].
     pub(super) fn read(&self, wanted: Option<&[Reading]>) -> Result<Vec<Reading>> {
         let start = Instant::now();
         let mut before = self.read_now()?;
