@@ -3,7 +3,7 @@
 //! - [`options`]: `ibacm_opts.cfg`, the service's options
 //! - [`addresses`]: `ibacm_addr.cfg`, the names and addresses of endpoints
 //! - [`routes`] and [`hosts`]: paths and addresses to preload into the caches
-//! - [`names`]: the names of ports where no file has them
+//! - [`names`]: the default names of ports, if no file assigns names
 //!
 //! Each parser reads from the caller's input, and returns a [`Report`] of every problem with its line. No problem is fatal: as in
 //! ibacm, an invalid line is ignored. [`open`] opens files, and refuses those that other users could have written.

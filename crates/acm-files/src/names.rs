@@ -1,32 +1,32 @@
-//! The names of a host's ports where no file of addresses says otherwise: what `ib_acme -A` writes, and what a service without a file has.
+//! The default names of a host's ports, which `ib_acme -A` writes and which a service without a file of addresses uses.
 
 use std::collections::BTreeSet;
 
-/// The name that this machine has in the network: the node's name up to its first dot, as ibacm has it.
+/// Returns this machine's name in the network: the node's name up to its first dot, as ibacm uses it.
 pub fn of_machine() -> String {
     label(&rustix::system::uname().nodename().to_string_lossy()).to_owned()
 }
 
-/// A node's name without its domain.
+/// Returns a node's name without its domain.
 fn label(node: &str) -> &str {
     let mut labels = node.split('.').filter(|label| !label.is_empty());
     labels.next().unwrap_or(node)
 }
 
-/// A port, as far as its names depend on it.
+/// The properties of a port on which its names depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port<'a> {
     /// The device's name.
     pub device: &'a str,
-    /// Whether data passes.
+    /// Whether the port is active.
     pub is_active: bool,
-    /// Whether it is on an InfiniBand subnet, which finds ports by their own names.
+    /// Whether the port is on an InfiniBand subnet, where each port has a name of its own.
     pub is_of_subnet: bool,
 }
 
-/// The names of a host's ports, each with the index of its port. The host's name is that of each device's first active port, or of
-/// its first port if none is active: devices of different kinds do not hear each other's requests. The name with a number is that
-/// of each InfiniBand port.
+/// Returns the names of a host's ports, each with the index of its port. Each device's first active port, or its first port if none is
+/// active, has the host's name: devices of different kinds do not receive each other's requests. Each InfiniBand port also has the
+/// host's name with a number.
 pub fn of_ports(host: &str, ports: &[Port<'_>]) -> Vec<(String, usize)> {
     let devices: BTreeSet<&str> = ports.iter().map(|port| port.device).collect();
     let first = |device: &&str| {

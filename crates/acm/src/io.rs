@@ -70,7 +70,7 @@ pub trait Io {
     /// it is not [wanted](crate::Machine::is_wanted) any more, or the driver [has no room](crate::Machine::refuse_system) for it.
     fn ask_system(&mut self, endpoint: EndpointId, question: QuestionId, address: &Address);
 
-    /// A client waits for the answer to a question of [`ask_system`](Self::ask_system) from now on: the first one, or one more.
+    /// Reports that a client, the first or one more, waits for the answer to a query of [`ask_system`](Self::ask_system) from now on.
     fn waits(&mut self, question: QuestionId, client: ClientId) {
         let _ = (question, client);
     }

@@ -12,9 +12,9 @@
 //!
 //! - [`Options`], and [`Port`] and [`Endpoint`] as the driver describes them
 //! - [`Io`]: the operations that the driver performs for the machine
-//! - [`Machine`]: one for any number of ports and endpoints
+//! - [`Machine`]: the state machine, for any number of ports and endpoints
 //!
-//! Time and input are arguments. Remote endpoints can cause only bounded amounts of memory, sends and log messages, and no panics.
+//! Time and input are arguments. Remote endpoints can cause only a bounded amount of memory, sends and log messages, and no panics.
 #![no_std]
 #![forbid(unsafe_code)]
 

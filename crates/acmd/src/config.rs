@@ -21,7 +21,7 @@ use crate::log::Target;
 use crate::watch::Files;
 use crate::{Args, mads};
 
-/// The longest file of options or addresses that is read, in bytes: as many lines as count, each as long as may be.
+/// The size in bytes of the largest file of options or addresses that is read: the maximum number of lines, each of maximum length.
 const MAX_FILE: u64 = 64 << 20;
 
 /// The contents of the configuration files.
@@ -35,7 +35,7 @@ pub(crate) struct Config {
     pub(crate) log: Target,
     /// The lock file.
     pub(crate) lock: PathBuf,
-    /// What is to be loaded.
+    /// The files to load.
     pub(crate) data: Data,
 }
 
@@ -80,7 +80,7 @@ impl Config {
 }
 
 impl Data {
-    /// Whether nothing is to be loaded.
+    /// Returns whether no file is to be loaded.
     pub(crate) fn is_empty(&self) -> bool {
         self.routes.is_none() && self.hosts.is_none()
     }
@@ -117,8 +117,8 @@ impl Sources {
         self.read_over(None)
     }
 
-    /// The same anew: what a file said before stays in force if the file is there and cannot be read now, and so does an option whose value is
-    /// wrong now.
+    /// Reads the files as [`read`](Self::read) does, over an earlier configuration: the contents of a file that exists but cannot be read
+    /// now stay in force, as does an option whose value is invalid now.
     fn read_over(&self, old: Option<&Config>) -> (Config, Report) {
         let mut all = Report::default();
         let path = self.options_path();
@@ -160,7 +160,7 @@ impl Sources {
         (Config { options, assignments, log, lock, data: Data { routes, hosts } }, all)
     }
 
-    /// As ibacm has it, --systemd implies the Unix socket.
+    /// Returns the warning that `server_mode` is ignored: as with ibacm, --systemd implies the Unix socket.
     fn ignored_mode(&self) -> Problem {
         let what = "server_mode is ignored: with --systemd clients connect to systemd's Unix socket \
                     only; for TCP, start ib_acm without --systemd";
@@ -172,13 +172,13 @@ impl Sources {
         self.options.clone().unwrap_or_else(|| self.places.options())
     }
 
-    /// The file with addresses.
+    /// Returns the path of the file with addresses.
     pub(crate) fn addresses_path(&self) -> PathBuf {
         self.addresses.clone().unwrap_or_else(|| self.places.addresses())
     }
 
-    /// As [`read`](Self::read), and watches the files of which a change matters, also those that are to be loaded: each from before it is read.
-    /// Without what watches them if that cannot be. What `old` has stays in force where a file that is there cannot be read.
+    /// Reads the files as [`read`](Self::read) does, and watches them and the files to load, each from before it is read. Returns no
+    /// watcher if none can be created. The settings of `old` stay in force for a file that exists but cannot be read.
     pub(crate) fn read_watched(&self, old: Option<&Config>) -> (Config, Report, Option<Files>) {
         self.watched(|| self.read_over(old))
     }
@@ -261,18 +261,18 @@ fn endpoint_name(host: &HostName) -> String {
     if host.is_default() { names::of_machine() } else { host.as_str().to_owned() }
 }
 
-/// What came of reading a file of which something is in force.
+/// The outcome of reading a file whose earlier contents may be in force.
 enum Read<T> {
-    /// This is what it says.
+    /// Its contents.
     Says(T),
-    /// There is none.
+    /// The file does not exist.
     Missing,
-    /// It is there, but cannot be read.
+    /// The file exists, but cannot be read.
     Failed,
 }
 
 impl<T> Read<T> {
-    /// What the file says; if it cannot be read, what it said before, which is reported.
+    /// Returns the file's contents. If the file cannot be read, returns its earlier contents and reports that they stay in force.
     fn or_before(
         self,
         path: &Path,
@@ -291,7 +291,7 @@ impl<T> Read<T> {
     }
 }
 
-/// Reads all of a file before any of it counts. That it is missing is a problem only if it `must` be there.
+/// Reads a whole file before parsing it. A missing file is a problem only if it `must` exist.
 fn read_whole<T>(
     path: &Path,
     must: bool,

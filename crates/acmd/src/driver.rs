@@ -66,7 +66,7 @@ pub(crate) enum Later {
     Sa(mads::Answer),
     /// Ask the operating system.
     System(EndpointId, QuestionId, Address),
-    /// A client waits for what it says.
+    /// A client waits for the answer to a query.
     Waits(QuestionId, ClientId),
 }
 

@@ -191,7 +191,7 @@ fn serve(args: &Args, setup: Setup) -> Result<(), AcmdError> {
 }
 
 impl Setup {
-    /// The lines of the file of addresses that have no port. A host whose service does not run is not asked.
+    /// Returns the lines of the file of addresses that have no port. Does not query a host whose service is not running.
     fn unmet(&self, config: &Config) -> Report {
         let running = rdmux_host::client::admin::running(&self.connect.dir).unwrap_or_default();
         let file = config.assignments.as_ref().filter(|_| running.contains(self.host.name()));

@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Tcp,
 }
 
-/// What is published for connection managers, besides the files that tools use.
+/// The files to publish for connection managers, besides those that tools use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Publish {
     /// Whether connection managers can find the service (not with `acme_plus_kernel_only`).

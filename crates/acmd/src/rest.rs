@@ -1,4 +1,4 @@
-//! Moderation of a device's wakeups: its sockets are ignored for a moment although something has arrived.
+//! Moderation of a device's wakeups: its sockets are ignored for a moment although datagrams have arrived.
 //!
 //! Every host receives each multicast request. Where many hosts start at the same time, a wakeup for each request takes them longer than
 //! learning from it, and hosts that share processors keep each other from sending. So after a request for other hosts a device rests, as

@@ -93,11 +93,11 @@ const LINKS: usize = 40;
 #[derive(Debug)]
 pub(crate) struct Files {
     socket: OwnedFd,
-    /// What to look for in each watched directory.
+    /// The names to look for in each watched directory.
     wanted: BTreeMap<i32, Wanted>,
 }
 
-/// What to look for in a directory.
+/// The names to look for in a directory.
 #[derive(Debug, Default)]
 struct Wanted {
     /// Its path.
@@ -213,7 +213,7 @@ impl Files {
         seen.map(|()| is_there)
     }
 
-    /// Watches a folder for such events. None if it is not there.
+    /// Watches a directory for such events. None if the directory does not exist.
     fn watch_folder(
         &mut self,
         folder: &Path,
@@ -395,7 +395,7 @@ mod tests {
         let files = watch(&file);
         fs::write(&source, "").unwrap();
         assert!(files.take() && !files.take());
-        // A link to what is not there yet.
+        // A link to a file that does not exist yet.
         fs::remove_file(&source).unwrap();
         let files = watch(&file);
         fs::write(&source, "").unwrap();
@@ -432,10 +432,10 @@ mod tests {
         let files = watch(&file);
         fs::write(two.join("now/rdma/ibacm_opts.cfg"), "").unwrap();
         assert!(files.take());
-        // Where the link leads to.
+        // The link's target is renamed.
         fs::rename(&two, &new).unwrap();
         assert!(files.take());
-        // It leads nowhere.
+        // The link's target does not exist.
         let files = watch(&file);
         fs::rename(&new, &two).unwrap();
         assert!(files.take());

@@ -27,7 +27,7 @@ pub(crate) enum Format {
 impl FromStr for Format {
     type Err = String;
 
-    /// Only the first letter counts.
+    /// Parses a format by its first letter only.
     fn from_str(text: &str) -> Result<Self, String> {
         Ok(match text.chars().next() {
             Some('u') => Self::Unspecified,

@@ -140,7 +140,7 @@ fn text(word: OsString) -> Result<String, lexopt::Error> {
     word.string()
 }
 
-/// The digits that a word begins with, which atoi(3) reads.
+/// Returns the leading digits of a word, which atoi(3) reads.
 fn digits(text: &str) -> &str {
     text.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default()
 }
@@ -154,7 +154,7 @@ fn endpoint(text: &str) -> Result<u8, lexopt::Error> {
     digits.parse().map_err(|_| format!("{text} is not an endpoint's number: use 1 to 255").into())
 }
 
-/// How many times something is done. A word without a number is 0, too.
+/// Parses a number of repetitions. A word without a number is 0, as in atoi(3).
 fn repetitions(text: &str) -> Result<u32, lexopt::Error> {
     let digits = digits(text);
     if digits.is_empty() && !text.starts_with('-') {

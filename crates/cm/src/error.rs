@@ -143,7 +143,7 @@ pub enum CmError {
         id: IdHandle,
         /// The command.
         command: Command,
-        /// What is wrong with it.
+        /// The reason why it is invalid.
         what: &'static str,
     },
     /// The private data do not fit.

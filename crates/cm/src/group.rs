@@ -115,12 +115,12 @@ pub enum GroupWish {
     },
 }
 
-/// What is wrong with a request to join: the field, by its name in C, and the reason.
+/// The error in a request to join: the field, by its name in C, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupFault {
     /// The field.
     pub field: &'static str,
-    /// What the field must be.
+    /// The required value of the field.
     pub why: &'static str,
 }
 

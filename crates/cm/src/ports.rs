@@ -44,7 +44,7 @@ impl PortSpace {
     }
 }
 
-/// Why a port is not available.
+/// The reason why a port is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortError {
     /// Another id has it on the same address.

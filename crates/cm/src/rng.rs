@@ -1,4 +1,4 @@
-//! Random numbers from a seed of the driver.
+//! Random numbers from a seed that the driver supplies.
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};

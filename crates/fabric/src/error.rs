@@ -8,7 +8,7 @@ use rustix::process::Pid;
 
 use crate::FabricName;
 
-/// Why a fabric could not be reached, started or asked.
+/// The reason why a fabric could not be reached, started or asked.
 #[derive(Debug, thiserror::Error)]
 pub enum FabricError {
     /// The fabric is gone, and everything that it held for this process.
@@ -46,9 +46,9 @@ pub enum FabricError {
     Unresponsive {
         /// The name of the fabric.
         fabric: FabricName,
-        /// Its process, if the kernel tells.
+        /// The fabric's process, if the kernel reports it.
         pid: Option<Pid>,
-        /// What shows that it does not answer.
+        /// The evidence that the fabric does not answer.
         why: String,
     },
     /// The fabric could not be started.
@@ -56,7 +56,7 @@ pub enum FabricError {
     Start {
         /// The name of the fabric.
         fabric: FabricName,
-        /// What happened, and what to do.
+        /// The cause, and a remedy.
         why: String,
     },
     /// A directory or file in it cannot be used.
@@ -67,7 +67,7 @@ pub enum FabricError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong, where, and what to do.
+        /// The error, its location, and a remedy.
         why: String,
     },
     /// Fabric and client are of different versions.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 #[serde(try_from = "String")]
 pub struct FabricName(String);
 
-/// Why a string is not a [`FabricName`].
+/// The reason why a string is not a [`FabricName`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a fabric's name: use 1 to 63 of a-z, 0-9 and '-', with neither end a '-', as in \"fabric-1\""

@@ -1,5 +1,5 @@
-//! The rows in which a process of a host counts what it sends ([`rdmux_link::rows`]), and each user's share of them: reading a row costs
-//! memory and time, and each process needs a mapping.
+//! The rows in which a process of a host counts the packets that it sends ([`rdmux_link::rows`]), and each user's share of them: reading a
+//! row costs memory and time, and each process needs a mapping.
 
 use rdmux_link::rows::{RowRead, RowReader};
 use rdmux_runtime::{Exceeded, Share, Shares};

@@ -37,7 +37,7 @@ pub struct Hop {
     pub egress: u8,
 }
 
-/// Why a packet does not arrive.
+/// The reason why a packet does not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lost {
     /// No port has the LID.
@@ -119,7 +119,7 @@ impl<'a> Routes<'a> {
     /// Returns the route from a port to a LID: the switches that a packet passes, and the node where it arrives.
     ///
     /// # Errors
-    /// Why it does not arrive.
+    /// The reason why it does not arrive.
     pub fn route(&self, from: (u32, u8), to: Lid) -> Result<Vec<Hop>, Lost> {
         if !self.owners.contains_key(&to) {
             return Err(Lost::NoSuchLid);

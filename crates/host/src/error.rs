@@ -9,7 +9,7 @@ use rustix::process::Pid;
 
 use crate::names::{HostName, NetworkNamespace, NodeGuid};
 
-/// Why a host service could not be reached, started or asked.
+/// The reason why a host service could not be reached, started or asked.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// The service is gone. Everything that it held for this process is gone with it.
@@ -61,9 +61,9 @@ pub enum HostError {
     Unresponsive {
         /// The host's name.
         host: HostName,
-        /// Its process, if the kernel tells.
+        /// The service's process, if the kernel reports it.
         pid: Option<Pid>,
-        /// What shows that it does not answer.
+        /// The evidence that the service does not answer.
         why: String,
     },
     /// The service could not be started.
@@ -71,7 +71,7 @@ pub enum HostError {
     Start {
         /// The host's name.
         host: HostName,
-        /// What happened, and what to do.
+        /// The cause, and a remedy.
         why: String,
     },
     /// A directory or file in it cannot be used.
@@ -82,7 +82,7 @@ pub enum HostError {
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The error and its location.
         why: String,
     },
     /// Another virtual host has this address.
@@ -112,7 +112,7 @@ pub enum HostError {
         address: IpAddr,
         /// The port.
         port: u16,
-        /// The user and process, if the kernel tells.
+        /// The user and process, if the kernel reports them.
         holder: Option<String>,
     },
     /// Another socket is bound to UDP port 4791 of the address that was assigned to a host.
@@ -127,7 +127,7 @@ pub enum HostError {
         address: IpAddr,
         /// The port.
         port: u16,
-        /// The user and process, if the kernel tells.
+        /// The user and process, if the kernel reports them.
         holder: Option<String>,
     },
     /// Service and client are of different versions.

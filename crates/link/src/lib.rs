@@ -1,6 +1,6 @@
-//! The operating system boundary: all transports of packets out of a process and into it.
+//! The boundary to the operating system: all transports of packets into and out of a process.
 //!
-//! In the order in which a packet meets them:
+//! In the order in which a packet passes them:
 //!
 //! - [`wire`]: the [`Wire`] trait, which all of them implement, packets to send and received packets
 //! - [`udp`]: RoCEv2 over UDP port 4791: the socket group of an address, sending in batches with segmentation offload, receiving in batches
@@ -17,7 +17,7 @@
 //! - [`procmem`]: the memory of another process, by cross-process copy
 //! - [`ib`]: InfiniBand packets over UDP, directly to the port to which the subnet's switches would deliver them
 //! - [`routes`]: the routes of an InfiniBand port's packets, as the owner of the subnet publishes them
-//! - [`rows`]: a process's counts of the packets that it sends there, for the ports on the way
+//! - [`rows`]: a process's counts of the packets that it sends by such a port, for the ports on their path
 //! - [`acm`]: the paths that an ACM service has resolved, for its clients to read
 //! - [`board`]: the regions and queue pairs that a process publishes, so that others access its memory without its help
 //! - [`capture`]: the format of frames for the capturing program

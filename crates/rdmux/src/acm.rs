@@ -1,4 +1,4 @@
-//! Looks up paths to names and addresses in the host's ACM service, `ib_acm`. The service caches what it learns from its peers
+//! Looks up paths to names and addresses in the host's ACM service, `ib_acm`. The service caches paths that it learns from its peers,
 //! and queries subnet administration only for unknown destinations.
 //!
 //! ```no_run
@@ -35,7 +35,7 @@
 //! # }
 //! ```
 //!
-//! Entries that the service has cached are read from its shared memory, without a system call. In C this is
+//! Cached entries are read from memory that the service shares, without a system call. The C equivalent of this module is
 //! `<rdmux/acm.h>`.
 
 use std::fmt;
@@ -56,10 +56,10 @@ pub use rdmux_wire::acm::client::{PathData, PathFlags, Paths, Query, Status};
 use crate::Context;
 use crate::error::{Attempt as _, Cause, Error, Result};
 
-/// Parses an IP address, or else a name of at most 63 bytes.
+/// Parses an IP address or, if `text` is not one, a name of at most 63 bytes.
 ///
 /// # Errors
-/// If the text is longer or empty.
+/// If the text is longer than that, or empty.
 pub fn address(text: &str) -> Result<Address> {
     if let Ok(ip) = text.parse::<std::net::IpAddr>() {
         return Ok(ip.into());
@@ -120,8 +120,8 @@ impl Acm {
         self
     }
 
-    /// Returns the paths from a source (by default the usual one) to a name or an address, best first, from the shared cache or
-    /// by a request.
+    /// Returns the paths from `source` (none: the service chooses it) to a name or an address, best first, from the shared cache or
+    /// by a request to the service.
     ///
     /// # Errors
     /// [`Cause::TimedOut`]; [`Cause::Acm`] when there is no service or it answers with an error.
@@ -196,7 +196,7 @@ impl fmt::Debug for Acm {
     }
 }
 
-/// The requests of all tasks.
+/// The outstanding requests of all tasks.
 #[cfg(feature = "tokio")]
 struct Source {
     requests: Mutex<Requests>,
@@ -224,7 +224,7 @@ impl AsFd for Source {
     }
 }
 
-/// A task's request, cancelled when it is dropped.
+/// A task's request. It is cancelled when this value is dropped.
 #[cfg(feature = "tokio")]
 struct Asked<'a> {
     source: &'a Source,

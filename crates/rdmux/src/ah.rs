@@ -53,7 +53,7 @@ impl Ah {
         ah.0.traffic_class = traffic_class;
         Some(ah)
     }
-    /// Returns the destination of a received datagram, from the same 40 bytes. None if they are not an IP header.
+    /// Returns the destination of a received datagram, from the 40 bytes in front of its data. None if they are not an IP header.
     pub(crate) fn destination(grh: &[u8; 40]) -> Option<Gid> {
         match grh[0] >> 4 {
             6 => Some(Gid(*grh[24..].first_chunk()?)),

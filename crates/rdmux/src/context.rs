@@ -85,7 +85,7 @@ impl ContextBuilder {
         self.config = Some(file.into());
         self
     }
-    /// Attaches the InfiniBand adapter of an embedded host to this fabric. The host is in the directory of that fabric, where
+    /// Attaches the InfiniBand adapter of an embedded host to this fabric. The host uses the runtime directory of that fabric, in which
     /// hosts need different [names](Self::host). A second call attaches the next port, to the same fabric or to one
     /// [beside](Fabric::beside) it.
     pub fn fabric(mut self, fabric: &Fabric) -> Self {
@@ -236,7 +236,7 @@ impl Context {
     pub fn limits(&self) -> Limits {
         self.query().limits
     }
-    /// Returns the GID table of the first port: with RoCE the host's addresses, with iWARP one entry that is not an
+    /// Returns the GID table of the first port: on RoCE the host's addresses, on iWARP a single entry that is not an
     /// address.
     pub fn gids(&self) -> Vec<GidEntry> {
         self.gids_of_port(PORT)
@@ -262,22 +262,23 @@ impl Context {
     /// Returns the host's first address.
     ///
     /// # Errors
-    /// When it has none.
+    /// When the host has no address.
     pub fn address(&self) -> Result<IpAddr> {
         let first = self.device().addresses().into_iter().next();
         first.map(|entry| entry.gid.ip()).ok_or_else(|| {
             Error::new(self.to_string(), "find an address", Cause::Invalid("it has none".into()))
         })
     }
-    /// Returns the IP addresses of a port, by their index. A removed address leaves zero. On RoCE these are the
-    /// port's GIDs.
+    /// Returns the IP addresses of a port, each at its index. The entry of a removed address is zero. On RoCE these are
+    /// the port's GIDs.
     pub fn addresses_of_port(&self, port: u8) -> Vec<GidEntry> {
         self.device().addresses_of_port(port)
     }
-    /// Returns the index of an address of this host.
+    /// Returns the `sgid_index` of an IP address of the first port: on InfiniBand that of the port's own GID, elsewhere the index of
+    /// the address.
     ///
     /// # Errors
-    /// When the address is none of the host's.
+    /// When the address is none of the first port's.
     pub fn gid_index(&self, ip: IpAddr) -> Result<u8> {
         self.device().gid_index(PORT, ip.into()).ok_or_else(|| {
             let why = format!("{ip} is none of its addresses");
@@ -308,7 +309,7 @@ impl Context {
     /// Creates a completion queue that holds `entries` completions.
     ///
     /// # Errors
-    /// When that is 0 or beyond the device's limit.
+    /// When `entries` is 0 or beyond the device's limit.
     pub fn cq(&self, entries: u32) -> Result<Cq> {
         Cq::new(self, entries)
     }
@@ -368,7 +369,7 @@ impl Pd {
     /// Creates a shared receive queue of `max_wr` receives with up to `max_sge` pieces each.
     ///
     /// # Errors
-    /// When that is beyond the device's limits.
+    /// When one of them is beyond the device's limits.
     pub fn srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq> {
         Srq::new(self, max_wr, max_sge)
     }

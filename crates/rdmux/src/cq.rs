@@ -14,8 +14,8 @@ use crate::wait::{Deadline, Waiter};
 
 /// A completion queue. Clones are the same queue.
 ///
-/// [`poll`](Self::poll) never blocks and is the fastest. It also drives the device, so that a busy-polling program
-/// needs no other thread. [`wait`](Self::wait) sleeps until something completes.
+/// [`poll`](Self::poll) never blocks and is the fastest way to take completions. It also drives the device, so that a
+/// busy-polling program needs no other thread. [`wait`](Self::wait) sleeps until something completes.
 #[derive(Clone)]
 pub struct Cq(Arc<Inner>);
 
@@ -135,7 +135,7 @@ impl Cq {
         &self.0.waiter
     }
 
-    /// Takes all events. Returns whether there were any.
+    /// Takes all events of the completion channel. Returns whether there were any.
     fn drain_events(&self) -> bool {
         let mut any = false;
         while let Some(cq) = self.0.waiter.source().try_get_event() {

@@ -41,7 +41,7 @@ impl Error {
     pub fn new(object: impl Into<String>, asked: &'static str, cause: Cause) -> Self {
         Self(Box::new(Inner { object: object.into(), asked, cause }))
     }
-    /// Returns the object, named as a person would: `queue pair 0x001002`, `host b`.
+    /// Returns the name of the object, such as `queue pair 0x001002` or `host b`.
     pub fn object(&self) -> &str {
         &self.0.object
     }
@@ -111,7 +111,7 @@ pub enum Cause {
         /// The REJ message's reason (IBTA 12.6.7.2), or for datagrams the SIDR status. Over iWARP
         /// there is none: 0.
         reason: u16,
-        /// Whether it is a SIDR status.
+        /// Whether `reason` is a SIDR status.
         sidr: bool,
         /// The private data of the peer's program, if the program rejected it.
         private_data: Vec<u8>,
@@ -142,7 +142,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Returns what the caller can do about it, if anything.
+    /// Returns a remedy for the error, if there is one.
     pub fn advice(&self) -> Option<&'static str> {
         Some(match self {
             Self::Gone => {
@@ -174,7 +174,7 @@ impl Cause {
         })
     }
 
-    /// Returns whether the service refused a port that another id has, on all addresses or on one of them.
+    /// Returns whether the service refused a port because another id has it, on all addresses or on one of them.
     fn is_port_in_use(&self) -> bool {
         matches!(self, Self::Host(HostError::Refused { why, .. }) if why.contains("in use in this port space"))
     }

@@ -27,7 +27,7 @@ pub enum AsyncEvent {
         /// The event.
         event: QpEvent,
     },
-    /// An event of an XRC receive queue pair that this program is registered for.
+    /// An event of an XRC receive queue pair for which this program is registered.
     XrcRegistered {
         /// Its number.
         qpn: Qpn,

@@ -46,10 +46,10 @@
 //!
 //! - A region ([`Mr`]) owns its bytes and hands out no reference to them. Bytes are copied in and out, as the device
 //!   copies them, outside of the language's memory model. A copy that races with a peer or another thread yields a
-//!   mixture of old and new bytes and has no worse effect. A completion tells when the bytes are whole.
+//!   mixture of old and new bytes and has no worse effect. A completion shows that the bytes of its transfer are complete.
 //! - Work requests name memory by key, address and length ([`Sge`], [`RemoteMr`]). These are plain values that may outlive
 //!   the region. On *each* access, the device looks the key up in the table of regions and checks range, rights and
-//!   protection domain. A key of a dropped region, or an invented one, causes an error completion on one side or the other,
+//!   protection domain. A key of a dropped region, or one that never existed, causes an error completion on one side or the other,
 //!   never a use of freed memory. Copies that a process of this host performs by itself finish before the memory is freed.
 //!   If that process is stopped during a copy and does not resume, the memory is leaked instead.
 //! - [`Pd::register_raw`] registers memory that is owned elsewhere. It is `unsafe`: the caller promises what `Mr`

@@ -145,19 +145,19 @@ struct Inner {
 }
 
 impl Qp {
-    /// Returns its number.
+    /// Returns the queue pair's number.
     pub fn qpn(&self) -> Qpn {
         self.0.qp.qpn()
     }
-    /// Returns its transport.
+    /// Returns the queue pair's transport.
     pub fn qp_type(&self) -> QpType {
         self.0.qp.init().qp_type
     }
-    /// Returns the port at which [`connect`](Self::connect) and [`activate`](Self::activate) bring it up.
+    /// Returns the port at which [`connect`](Self::connect) and [`activate`](Self::activate) bring the queue pair up.
     pub fn port(&self) -> u8 {
         self.0.port
     }
-    /// Returns its state.
+    /// Returns the queue pair's state.
     pub fn state(&self) -> QpState {
         self.0.qp.state()
     }
@@ -166,27 +166,27 @@ impl Qp {
     pub fn is_same_host(&self) -> bool {
         self.0.qp.is_same_host()
     }
-    /// Returns the bytes of memory that it uses, queues included.
+    /// Returns the number of bytes of memory that the queue pair uses, including its queues.
     pub fn footprint(&self) -> usize {
         self.0.qp.footprint()
     }
-    /// Returns all its attributes.
+    /// Returns all attributes of the queue pair.
     pub fn attr(&self) -> QpAttr {
         self.0.qp.query()
     }
-    /// Returns its protection domain.
+    /// Returns the queue pair's protection domain.
     pub fn pd(&self) -> &Pd {
         &self.0.pd
     }
-    /// Returns the completion queue of its sends.
+    /// Returns the completion queue of sends.
     pub fn send_cq(&self) -> &Cq {
         &self.0.send_cq
     }
-    /// Returns the completion queue of its receives.
+    /// Returns the completion queue of receives.
     pub fn recv_cq(&self) -> &Cq {
         &self.0.recv_cq
     }
-    /// Returns its shared receive queue, if it has one.
+    /// Returns the shared receive queue, if the queue pair has one.
     pub fn srq(&self) -> Option<&Srq> {
         self.0.srq.as_ref()
     }
@@ -228,9 +228,9 @@ impl Qp {
         self.0.qp.modify(attr, mask).on(self, "modify")
     }
 
-    /// Gives a connection an alternate path to its peer and arms it (automatic path migration, IBTA 17.2.8): from another local
-    /// address to another one of the peer's, or on InfiniBand from another port or LID. Both ends have to do so.
-    /// [`migration`](Self::migration) returns [`MigState::Armed`] once both have and their packets have said so. An end that
+    /// Loads an alternate path to the peer and arms it (automatic path migration, IBTA 17.2.8): from another local address
+    /// to another one of the peer's, or on InfiniBand from another port or LID. Both ends have to do so.
+    /// [`migration`](Self::migration) returns [`MigState::Armed`] once both have done so and their packets have shown it. An end that
     /// exhausts its retries then migrates to the alternate path instead of failing, and its peer follows. Each end gets
     /// [`QpEvent::PathMig`](crate::QpEvent). Unacknowledged packets are retransmitted: nothing is lost, and nothing is executed
     /// twice.
@@ -267,7 +267,7 @@ impl Qp {
         MigState::of_code(self.attr().path_mig_state).unwrap_or_default()
     }
 
-    /// Moves it to the error state: all outstanding work completes as flushed.
+    /// Moves the queue pair to the error state: all outstanding work completes as flushed.
     ///
     /// # Errors
     /// When the device is gone.
@@ -316,7 +316,7 @@ impl Qp {
     /// Reverses [`attach_multicast`](Self::attach_multicast).
     ///
     /// # Errors
-    /// When it was not attached.
+    /// When the queue pair was not attached to the group.
     pub fn detach_multicast(&self, group: Gid) -> Result<()> {
         self.0.qp.detach_multicast(group).on(self, "detach from a multicast group")
     }
@@ -337,11 +337,11 @@ impl fmt::Debug for Qp {
 /// The address of a queue pair for its peer. Encoded as 21 bytes, it can be sent over any channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its host's GID.
+    /// The GID of the queue pair's host.
     pub gid: Gid,
-    /// The LID of its port, which is its address on InfiniBand; elsewhere 0.
+    /// The LID of the queue pair's port, which is the address on InfiniBand; elsewhere 0.
     pub lid: Lid,
-    /// Its number.
+    /// The queue pair's number.
     pub qpn: Qpn,
 }
 

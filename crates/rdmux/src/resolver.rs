@@ -1,7 +1,7 @@
-//! Resolves names to what a connection needs: addresses, and on InfiniBand and RoCE GIDs and paths. This is a separate layer,
-//! which makes no connections.
+//! Resolves names to addresses and, on InfiniBand and RoCE, to GIDs and paths, for use by connections. This layer makes no
+//! connections itself.
 //!
-//! An [`Answer`] has all that a connection needs: port space, both addresses, paths, and a prefix of its private data.
+//! An [`Answer`] has everything that a connection needs: port space, both addresses, paths, and a prefix of its private data.
 //! [`Options::connect_along`](crate::Options::connect_along) uses it as it is, on any kind of device:
 //!
 //! ```
@@ -34,7 +34,7 @@
 //! # }
 //! ```
 //!
-//! In C this is `rdma_getaddrinfo(3)` with `RDMUX_RAI_NATIVE` of `<rdmux/cm.h>`.
+//! The C equivalent is `rdma_getaddrinfo(3)` with `RDMUX_RAI_NATIVE` of `<rdmux/cm.h>`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -87,7 +87,7 @@ impl Resolver {
     /// device. They have no paths.
     ///
     /// # Errors
-    /// When there is none, or subnet administration does not answer within 2 s.
+    /// When there is no such service, or subnet administration does not answer within 2 s.
     pub fn services(&self, port: u8, service: &ServiceKey) -> Result<Vec<Answer>> {
         let gid = self.context.device().gid(port, 0).map(|entry| entry.gid);
         let no_gid = || Cause::Invalid(format!("port {port} has no GID"));

@@ -42,18 +42,18 @@ impl Srq {
         &self.srq
     }
 
-    /// Returns its protection domain.
+    /// Returns the queue's protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// Returns the number by which senders name it ([`SendWr::srq`](crate::SendWr::srq)), if it belongs to an XRC
-    /// domain.
+    /// Returns the number by which senders name the queue ([`SendWr::srq`](crate::SendWr::srq)), if it belongs to an
+    /// XRC domain.
     pub fn number(&self) -> Option<u32> {
         self.srq.number()
     }
 
-    /// Posts a receive: the next message for any of its queue pairs goes to `sges`.
+    /// Posts a receive: a message for any of the queue's queue pairs goes to `sges`.
     ///
     /// # Errors
     /// When the queue is full or the list too long.

@@ -1,4 +1,4 @@
-//! Blocking and async from one source.
+//! Implements blocking and async functions from one source.
 //!
 //! A function that waits is written once, as an `async fn` over a [`Style`]. [`Blocking`] sleeps inside the await, so
 //! such a future is ready when it is first polled, and [`block_on`] needs no executor.
@@ -26,7 +26,7 @@ pub(crate) trait Style {
     /// Waits until a descriptor may have become readable, or the time has passed.
     async fn one<A: AsFd>(a: Look<'_, A>, deadline: Deadline) -> io::Result<()>;
 
-    /// Yields to other tasks, for loops in which a peer can prevent waiting.
+    /// Yields to other tasks, for loops that a peer can keep from ever waiting.
     async fn give_way();
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Waiter<F: AsFd> {
     source: F,
 }
 
-/// The beginning of a check of a source. Taken before the check, and waited on if the check found nothing.
+/// A check of a source that has begun. It is created before the check, and waited on if the check found nothing.
 ///
 /// The runtime reports readiness once, and the first task that it wakes clears it for all. A task that began its
 /// check before that and does not wait yet may have missed the report, so it must not wait.

@@ -107,7 +107,7 @@ impl<'a> SendWr<'a> {
         self.0.srqn = number;
         self
     }
-    /// Returns the request in the engine's form.
+    /// Returns the request in the form that the engine takes.
     pub(crate) fn raw(&self) -> &raw::SendWr<'a> {
         &self.0
     }

@@ -55,7 +55,7 @@ use crate::{Context, Endpoint, manual};
 pub struct Xrcd {
     xrcd: verbs::Xrcd,
     context: Context,
-    /// The port of its targets.
+    /// The port of the domain's targets.
     port: u8,
 }
 
@@ -91,7 +91,7 @@ impl Xrcd {
         &self.xrcd
     }
 
-    /// Returns the device that it was opened on.
+    /// Returns the device on which the domain was opened.
     pub fn context(&self) -> &Context {
         &self.context
     }
@@ -101,7 +101,7 @@ impl Xrcd {
     /// both `access` and their regions allow.
     ///
     /// # Errors
-    /// When there are too many, or `peer` cannot be reached from `sgid_index`. No target is left then.
+    /// When there are too many targets, or `peer` cannot be reached from `sgid_index`. No target is left then.
     pub fn alloc(&self, peer: Endpoint, sgid_index: u8, access: Access) -> Result<Qpn> {
         let attr = self.attr(peer, sgid_index, access)?;
         self.xrcd.alloc_registered(&attr).on(self, "make a target")
@@ -135,7 +135,7 @@ impl Xrcd {
     /// Creates a target, in RESET, and a handle on it.
     ///
     /// # Errors
-    /// When there are too many.
+    /// When there are too many targets.
     pub fn create(&self) -> Result<XrcTarget> {
         let target = verbs::Target::create(&self.xrcd, 0).on(self, "make a target")?;
         Ok(XrcTarget(Arc::new(Handle { target, domain: self.clone() })))
@@ -179,15 +179,15 @@ struct Handle {
 }
 
 impl XrcTarget {
-    /// Returns its number. The top bit is 1, and numbers are not reused soon.
+    /// Returns the target's number. The top bit is 1, and numbers are not reused soon.
     pub fn qpn(&self) -> Qpn {
         self.0.target.qpn()
     }
-    /// Returns the domain in which it was created or opened.
+    /// Returns the domain in which the target was created or opened.
     pub fn domain(&self) -> &Xrcd {
         &self.0.domain
     }
-    /// Returns what a sender needs to connect to it.
+    /// Returns the endpoint that a sender needs to connect to the target.
     ///
     /// # Errors
     /// When entry `sgid_index` of the GID table does not exist.
@@ -195,24 +195,24 @@ impl XrcTarget {
         let Xrcd { context, port, .. } = &self.0.domain;
         Endpoint::of(context, (*port, sgid_index), self.qpn())
     }
-    /// Returns all its attributes.
+    /// Returns all attributes of the target.
     ///
     /// # Errors
     /// When the device is gone.
     pub fn attr(&self) -> Result<QpAttr> {
         self.0.target.query().on(self, "query")
     }
-    /// Changes attributes, most often the state, for all its holders.
+    /// Changes attributes of the target, most often the state, for all its holders.
     ///
     /// # Errors
     /// When the transition does not exist, or an attribute is missing, not allowed or out of range.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         self.0.target.modify(attr, mask).on(self, "modify")
     }
-    /// Takes it from RESET to RTR for the sender at `peer`, from which it receives from then on.
+    /// Takes the target from RESET to RTR for the sender at `peer`, from which it then receives.
     ///
     /// # Errors
-    /// When it is not in RESET, or `peer` cannot be reached from `sgid_index`.
+    /// When the target is not in RESET, or `peer` cannot be reached from `sgid_index`.
     pub fn accept(&self, peer: Endpoint, sgid_index: u8, access: Access) -> Result<()> {
         let attr = self.0.domain.attr(peer, sgid_index, access)?;
         manual::receive_steps(&attr).iter().try_for_each(|(attr, mask)| self.modify(attr, *mask))

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::{ServiceDir, unix_address};
 
-/// Why a connection to an existing service failed.
+/// The reason why a connection to an existing service failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The service's backlog is full.

@@ -23,7 +23,7 @@ pub const MAX_FDS: usize = 8;
 /// all: the kernel would close those that do not fit before the call returns, and their sender can make that block.
 const SYSTEM_FDS: usize = 253;
 
-/// Why a message could not be sent or received.
+/// The reason why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageError {
     /// The peer closed the socket, or died.

@@ -80,7 +80,7 @@ pub fn spawn(
     })
 }
 
-/// How a service is run: the environment is that of the program that needs it, without what is about this program alone.
+/// Returns the command that runs a service, with the environment of the program that needs it, except variables for this program alone.
 fn command(program: &Path, arguments: &[&str], user: &UserDir) -> Command {
     let mut command = Command::new(program);
     if let Some(config) = file_of_environment("RDMUX_CONFIG") {

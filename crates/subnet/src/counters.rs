@@ -65,7 +65,7 @@ pub(crate) enum Tally {
     Overrun = 1,
 }
 
-/// Why a datagram was dropped.
+/// The reason why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DropReason {
     /// There is no link at the port by which it should leave.

@@ -7,7 +7,7 @@ use rdmux_wire::Lid;
 use rdmux_wire::mad::{MAD_LEN, MgmtClass};
 use rdmux_wire::smp::MAX_HOPS;
 
-/// What a node does with a datagram.
+/// The action of a node for a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Deliver it to the agents or programs of this port.

@@ -19,7 +19,7 @@
 //! assigns LIDs and writes the forwarding tables. [`administration`] answers programs' queries about the subnet from the
 //! manager's model. [`service`] combines the two.
 //!
-//! [`ways`] returns the routes of programs' data packets by the same tables.
+//! [`ways`] determines the routes of programs' data packets from the same tables.
 //!
 //! Time and input are arguments, and output goes to a [`Sink`]. Forwarding a datagram allocates nothing per hop.
 //! [`Subnet::next_timeout`] returns when [`Subnet::handle_timeout`] has work to do.

@@ -14,7 +14,7 @@ use crate::sink::Sink;
 use crate::subnet::{Cx, Subnet};
 use crate::topology::LinkRate;
 
-/// Why an operator's command failed.
+/// The reason why an operator's command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OperateError {
     /// There is no such port, or it is port 0 of a switch, which has no connector.

@@ -38,9 +38,9 @@ pub struct Service {
 #[derive(Debug, Default)]
 struct Out {
     sent: VecDeque<UserMad>,
-    /// Groups whose members have changed since the manager was told.
+    /// Groups whose members have changed since the last report to the manager.
     groups: BTreeSet<Lid>,
-    /// Changes of single ports since the manager was told: whether the port receives; none if it is no member any more.
+    /// Changes of single ports since the last report to the manager: whether the port receives; none if it is no member any more.
     members: BTreeMap<(Lid, Guid), Option<bool>>,
     aliases: Vec<(PortRef, u8, Guid)>,
 }

@@ -39,7 +39,7 @@ pub struct Subnet {
     pub(crate) changes: Changes,
 }
 
-/// What a timer does when it expires.
+/// The action of a timer when it expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// The lease of a port's M_Key ends.

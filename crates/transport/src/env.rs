@@ -25,7 +25,7 @@ pub struct LinkCaps {
     pub piggybacks_acks: bool,
 }
 
-/// Why memory is not accessible.
+/// The reason why memory is not accessible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessFault {
     /// The key does not exist, or is of another kind.
@@ -52,7 +52,7 @@ pub enum AccessFault {
     Busy,
 }
 
-/// Why a packet was not sent.
+/// The reason why a packet was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxError {
     /// The link is full. Nothing was sent. The queue pair tries again when the driver calls `poll_transmit`.
@@ -117,7 +117,7 @@ pub struct Named<'a> {
     pub at: &'a [u8],
 }
 
-/// Why the bytes that a packet names could not be fetched.
+/// The reason why the bytes that a packet names could not be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchError {
     /// Their destination is not accessible.

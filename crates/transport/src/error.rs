@@ -2,7 +2,7 @@
 
 use crate::attr::{AttrMask, MigState, QpState, QpType};
 
-/// Why a work request was rejected. Nothing was queued.
+/// The reason why a work request was rejected. Nothing was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// The state does not allow it: receives may be posted from INIT, sends from RTS (IBTA 10.3.1).
@@ -51,7 +51,7 @@ pub enum PostError {
     SharedReceiveQueue,
 }
 
-/// Why attributes were not changed. All keep their values.
+/// The reason why attributes were not changed. All keep their values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
     /// The state machine of the type has no such transition (IBTA figure 124).

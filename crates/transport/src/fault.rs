@@ -5,7 +5,7 @@ use rdmux_wire::NakCode;
 use crate::env::{AccessFault, QpEvent};
 use crate::wr::WcStatus;
 
-/// Why a responder cannot carry out a request, so that the queue pair fails (IBTA 9.9.3, class C;
+/// The reason why a responder cannot carry out a request, so that the queue pair fails (IBTA 9.9.3, class C;
 /// class A for its own memory; and class J for a key that cannot be invalidated).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponderFault {
@@ -42,7 +42,7 @@ impl ResponderFault {
             Self::InvalidRequest => {
                 (Some(NakCode::InvalidRequest), WcStatus::RemInvReqErr, Some(QpEvent::ReqErr))
             }
-            // The program is told of an access violation (IBTA annex A14).
+            // The program gets an event of an access violation (IBTA annex A14).
             Self::NoSuchSrq => {
                 (Some(NakCode::InvalidRequest), WcStatus::RemInvReqErr, Some(QpEvent::AccessErr))
             }

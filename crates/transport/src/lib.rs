@@ -5,7 +5,7 @@
 //!
 //! A message passes as follows. A [`wr`] is posted to the send queue. The requester builds packets by the
 //! opcode table. The peer's responder places them, takes a receive, and acknowledges. The requester completes
-//! the work request. [`state_table`] defines what `modify` may do, and `fault` what a fault leads to.
+//! the work request. [`state_table`] defines the transitions that `modify` allows, and `fault` the effects of a fault.
 //!
 //! [`iwarp`] provides the same over a byte stream instead of packets, with a [`iwarp::Qp`] of its own.
 //!

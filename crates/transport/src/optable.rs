@@ -115,7 +115,7 @@ pub(crate) enum Travel {
     Local,
 }
 
-/// What the last packet of a message carries in addition to its payload.
+/// The immediate data or the key that the last packet of a message carries in addition to its payload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extra {
     None,

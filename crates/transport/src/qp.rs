@@ -1,15 +1,15 @@
 //! The queue pair: the state machine to which a driver posts work and hands packets, and from which it takes packets to send.
 //!
-//! | file | what |
+//! | file | purpose |
 //! |---|---|
 //! | `requester` | sends the send queue as packets and completes it by the responses; RC, UC and XRC |
 //! | `responder` | carries out the peer's requests in PSN order; RC and XRC |
-//! | `uc`, `ud` | what the unreliable services do differently |
+//! | `uc`, `ud` | the differences of the unreliable services |
 //! | `brief` | a fast path for short SENDs on a lossless link |
 //! | `modify` | attributes and state transitions |
 //! | `migration` | failover to the alternate path |
 //!
-//! The state of a queue pair is private to these files. That of the requester and of the responder is private to theirs.
+//! The state of a queue pair is private to these files. The state of the requester and of the responder is private to their own files.
 
 mod brief;
 mod migration;

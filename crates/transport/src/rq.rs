@@ -1,5 +1,5 @@
 //! The receive queue: a ring like the send queue's. With a shared receive queue there is only one slot, for a receive taken
-//! from it. The initiator of XRC, which receives nothing, has none. The ring is allocated when the first receive is posted.
+//! from it. An XRC initiator receives nothing and has no slot. The ring is allocated when the first receive is posted.
 
 use alloc::boxed::Box;
 use alloc::vec;

@@ -109,7 +109,7 @@ impl SendOp {
 /// The parameters of a memory window bind (`ibv_mw_bind_info`; IBTA 10.6.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MwBind {
-    /// The window's new key. Its upper 24 bits identify the window, the lower 8 are chosen anew.
+    /// The window's new key. Its upper 24 bits identify the window, the lower 8 are new.
     pub rkey: Rkey,
     /// The local key of the region to which the window gives access.
     pub lkey: Lkey,

@@ -34,7 +34,7 @@ pub(super) fn boolean(word: &str) -> Result<bool, String> {
     }
 }
 
-/// The same, with a warning if ibacm, which knows `theirs` and numbers, takes a word for no that is yes here.
+/// Parses a boolean, and returns a warning if the word means yes here, but no for ibacm, which knows only the words `theirs` and numbers.
 pub(super) fn boolean_of_ibacm(
     word: &str,
     theirs: &[&str],

@@ -1,3 +1,5 @@
+//! Entries, eviction, and the size of a cache.
+
 use super::*;
 use alloc::format;
 use alloc::vec::Vec;

@@ -106,7 +106,7 @@ impl EndpointState {
         }
     }
 
-    /// The ends of the path to a holder, of which nothing else is known.
+    /// Returns a path to a holder of which only the two ends are known.
     pub(super) fn ends(&self, port: &Port, to: &Holder) -> PathRecord {
         PathRecord {
             dgid: to.gid,

@@ -1,8 +1,8 @@
 //! Memberships: the groups that an endpoint joins, and those that it shares with another.
 //!
 //! The lowest group is joined first, since all requests go there. When paths are built from groups, the group of the port's own rate and
-//! MTU follows, then those of the options. When a remote endpoint is heard to have a group that would be better for communication than the
-//! groups both have, that group is joined. So in a subnet of equal ports each endpoint joins two groups.
+//! MTU follows, then those of the options. When a remote endpoint turns out to be a member of a group that suits communication with it
+//! better than the common groups, the endpoint joins that group. So in a subnet of equal ports each endpoint joins two groups.
 
 use arrayvec::ArrayVec;
 use core::time::Duration;

@@ -53,7 +53,7 @@ pub(super) struct Pace {
     burst: Option<Burst>,
 }
 
-/// What has happened since searches were first queued, from the first request on.
+/// The events since searches were first queued, from the first request on.
 #[derive(Clone, Copy, Debug)]
 struct Burst {
     since: Time,

@@ -1,4 +1,4 @@
-//! Datagrams of other endpoints: what is learned from them, and which are answered.
+//! Handling of datagrams of other endpoints: learning from them, and answering.
 //!
 //! The network identifies the sender: its GID, LID and queue pair are those of the packet, not of the datagram. Which addresses it has
 //! is its own claim.

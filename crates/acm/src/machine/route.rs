@@ -307,7 +307,7 @@ fn failure(error: SaFailure) -> Failure {
     }
 }
 
-/// The paths that a question asks for. How many it asks for at most makes no difference.
+/// Returns the paths that a query asks for, as a pattern. The maximum number of paths in the query is ignored.
 pub(super) fn paths_of(question: &PathRecord) -> Pattern {
     Pattern::new((mask_of(question) - PathRecordMask::NUMB_PATH).bits(), question)
 }

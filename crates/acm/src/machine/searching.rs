@@ -359,8 +359,8 @@ impl Machine {
         self.finish(now, at, Ok(path), io);
     }
 
-    /// The driver has no room for a question of [`Io::ask_system`]: all who wait for the answer are told that too many ask. Nothing is
-    /// known of the address, and the next one who asks has it asked anew.
+    /// Handles that the driver has no room for a query of [`Io::ask_system`]: all waiting requests fail with [`Failure::TooMany`]. Nothing
+    /// is cached of the address, so the next request for it causes a new query.
     pub fn refuse_system(&mut self, now: Time, question: QuestionId, io: &mut impl Io) {
         self.ticks(now);
         let at = self.search_of(question.0);

@@ -1,7 +1,7 @@
 //! Clients whose sockets are polled directly by poll(2) instead of epoll(7).
 //!
-//! Where nearly all sockets are ready each time, epoll costs more than scanning all of them: each sender puts the socket on the ready list
-//! when something arrives, and epoll checks it once more to see that nothing else has. So clients that are ready at the same time as many
+//! Where nearly all sockets are ready each time, epoll costs more than scanning all of them: each arrival puts its socket on the ready
+//! list, and epoll checks the socket once more to see that nothing else has arrived. So clients that are ready at the same time as many
 //! others are polled directly, until few of them are ready. Where nearly all were ready, even poll(2) costs more than reading from all of
 //! them.
 

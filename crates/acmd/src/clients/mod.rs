@@ -140,7 +140,7 @@ impl Clients {
         self.all.get_mut(id)?.end(request)
     }
 
-    /// Who a client is, if it is there.
+    /// Returns the identity of a client, if it exists.
     pub(crate) fn peer(&self, id: ClientId) -> Option<Peer> {
         self.all.get(id).map(Client::peer)
     }

@@ -1,3 +1,5 @@
+//! Admission, limits, and messages of clients.
+
 use std::io::{IoSlice, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};

@@ -188,7 +188,7 @@ impl Line {
         self.users.values().flat_map(|user| user.clients.values())
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     fn waiting(&self) -> usize {
         self.users.values().map(User::waiting).sum()
     }
@@ -203,7 +203,7 @@ impl User {
         self.clients.values().map(|client| client.lookups).sum()
     }
 
-    /// Whether one of its questions may be looked up now.
+    /// Returns whether one of its queries may be looked up now.
     fn is_ready(&self) -> bool {
         self.lookups() < USER_LOOKUPS && self.clients.values().any(Client::is_ready)
     }
@@ -221,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// A client of the user with a hundredth of its number.
+    /// Returns a client, whose user is a hundredth of its number.
     fn asker(client: u32) -> Asker {
         Asker { user: Some(Peer::User(client / 100)), client: Some(ClientId(client)) }
     }
@@ -235,7 +235,7 @@ mod tests {
         refused.into_iter().map(|refused| refused.question.0).collect()
     }
 
-    /// Has a question wait; which are refused for it.
+    /// Queues a query. Returns the queries that are refused for it.
     fn push(line: &mut Line, client: u32, number: u64) -> Vec<u64> {
         ids(line.push(question(number), [asker(client)].into(), |_| true))
     }
@@ -283,7 +283,7 @@ mod tests {
         let all: Vec<_> = std::iter::from_fn(|| next(&mut line)).map(|(_, n)| n).collect();
         assert_eq!(all[..4], [100, 1000, 101, 1001]);
         assert_eq!(all.len(), USER_LOOKUPS + 2);
-        // Those of one user have turns, too.
+        // Clients of one user take turns, too.
         line.done(asker(100));
         push(&mut line, 107, 2000);
         assert_eq!([next(&mut line), next(&mut line)], [Some((108, 108)), None]);
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(next(&mut line), None);
         join(&mut line, 200, 7);
         join(&mut line, 200, 7);
-        // What is being looked up waits no more.
+        // A query that is being looked up does not wait any more.
         join(&mut line, 200, 0);
         assert_eq!([next(&mut line), next(&mut line)], [Some((200, 7)), None]);
         assert_eq!(line.waiting(), 7);
@@ -319,7 +319,7 @@ mod tests {
         }
         assert_eq!(push(&mut line, 200, 3000), [3000]);
         assert_eq!(push(&mut line, 300, 4000), [2000 + most / 2 - 1]);
-        // Of a user it is the client that has most.
+        // Within a user, the client that has most gives up entries.
         assert_eq!(push(&mut line, 201, 5000), [2000 + most / 2 - 2]);
     }
 
@@ -350,7 +350,7 @@ mod tests {
         assert!(line.users.is_empty());
         push(&mut line, 100, 1);
         assert!(line.next(|_| false).is_none() && line.users.is_empty());
-        // So is what is not wanted when it comes.
+        // So are queries that are not wanted when they arrive.
         assert!((0..most).all(|number| push(&mut line, 100, number).is_empty()));
         assert!(line.push(question(most), BTreeSet::new(), |_| false).is_empty());
         assert!(line.questions.is_empty());

@@ -25,11 +25,11 @@ pub(crate) struct Asker {
     pub(crate) client: Option<ClientId>,
 }
 
-/// What the machine knows of questions.
+/// The machine's knowledge of its queries.
 pub(crate) trait Waiting {
-    /// Whether the answer to a question is still wanted.
+    /// Returns whether the answer to a query is still wanted.
     fn is_wanted(&mut self, question: QuestionId) -> bool;
-    /// The clients that wait for it.
+    /// Returns the clients that wait for the answer.
     fn askers(&self, question: QuestionId) -> BTreeSet<Asker>;
 }
 
@@ -50,7 +50,7 @@ impl Question {
         Found { endpoint, question, addresses: Some(addresses) }
     }
 
-    /// There is no room for it.
+    /// Returns the result for a query that was refused for lack of room.
     fn refused(&self) -> Found {
         Found { addresses: None, ..self.found(Vec::new()) }
     }
@@ -174,7 +174,8 @@ impl Names {
         all
     }
 
-    /// One more client waits for the answer to a question, which may be its turn now. Returns what is refused for it.
+    /// Records that one more client waits for the answer to a query, which may start the lookup. Returns the results of queries that are
+    /// refused for it.
     pub(crate) fn join(
         &mut self,
         question: QuestionId,
@@ -290,7 +291,7 @@ mod tests {
         }
     }
 
-    /// A client, the only one of its user.
+    /// Returns a client that is the only one of its user.
     fn asker(client: u32) -> Asker {
         Asker { user: Some(Peer::User(client)), client: Some(ClientId(client)) }
     }
@@ -363,7 +364,7 @@ mod tests {
         assert_eq!(found.addresses, Some(vec![IP]));
     }
 
-    /// With a name server that does not answer.
+    /// Tests a name server that does not answer.
     #[test]
     fn names_that_take_long_hold_up_no_host_and_some_are_refused() {
         let mut world = World::new();

@@ -185,7 +185,7 @@ impl Service {
         self.tell_names(found);
     }
 
-    /// A client waits for a name, which another one may have asked for before.
+    /// Records that a client waits for a name, which another client may have requested before.
     fn join_question(&mut self, question: QuestionId, client: ClientId) {
         let mut waiting = Askers { resolver: &mut self.resolver, clients: &self.driver.clients };
         let Some(asker) = waiting.asker(client) else { return };

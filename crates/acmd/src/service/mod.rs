@@ -59,7 +59,7 @@ pub(crate) struct Service {
     planned: BTreeMap<EndpointId, refresh::Planned>,
     /// The common fields of all paths from each endpoint when loading of files with paths and addresses was begun.
     loaded_for: BTreeMap<EndpointId, PathRecord>,
-    /// Those files are to be loaded, whatever was loaded.
+    /// Whether those files must be loaded, even if they were loaded before.
     must_load: bool,
     loader: Worker<(Loaded, Report)>,
     names: Names,
@@ -171,7 +171,7 @@ impl Service {
         this.driver.wait = this.config.wait();
         this.watch_files(files);
         this.refresh();
-        // Clients find at once what files say.
+        // The first client already finds the contents of the files.
         if let Some(loaded) = this.loader.wait() {
             this.take_loaded(&loaded);
         }

@@ -307,7 +307,7 @@ fn named<'a>((at, seen): (&At, &'a Seen)) -> names::Port<'a> {
     names::Port { device: &seen.device, is_active: seen.port.is_active, is_of_subnet }
 }
 
-/// The endpoint that a line of the file of addresses is about, or why there is none now. Devices' names are alike in any case of letters, as
+/// Returns the endpoint of a line of the file of addresses, or the reason why there is none now. Device names are case-insensitive, as
 /// for ibacm.
 fn endpoint_of(found: &BTreeMap<At, Seen>, line: &Assignment) -> Result<(At, Pkey), String> {
     let Assignment { device, port, .. } = line;
@@ -339,7 +339,7 @@ fn no_device(found: &BTreeMap<At, Seen>, device: &str) -> String {
     format!("there is no device {device} at this time, but {there}")
 }
 
-/// The lines of the file of addresses that have no endpoint now, each with the reason. A port may come to have them later.
+/// Returns the lines of the file of addresses that have no endpoint now, each with the reason. A port may match them later.
 pub(crate) fn unmet(found: &BTreeMap<At, Seen>, file: &Assignments, path: &Path) -> Report {
     let mut report = Report::default();
     for (line, number) in file.all.iter().zip(&file.lines) {

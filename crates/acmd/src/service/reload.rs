@@ -137,7 +137,7 @@ impl Service {
         }
     }
 
-    /// Files were loaded, for the endpoints as these are.
+    /// Passes the contents of loaded files to the machine, for the present endpoints.
     pub(super) fn take_loaded(&mut self, (loaded, problems): &(Loaded, Report)) {
         for problem in problems.problems() {
             tracing::warn!("{problem}");

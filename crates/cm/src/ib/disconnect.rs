@@ -193,7 +193,7 @@ impl Cm {
         }
     }
 
-    /// Ends a connection that no id owns any more: tells the peer, whatever the state, and lets the
+    /// Ends a connection that no id owns any more: informs the peer, whatever the state, and lets the
     /// state machine run to its end.
     ///
     /// Linux sends one DREQ here and forgets. This function retransmits it, so that a peer learns of the end even

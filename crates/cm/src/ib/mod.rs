@@ -55,7 +55,7 @@ use crate::rng::Rng;
 use crate::sink::{IdHandle, Sink};
 use crate::timers::Timers;
 
-/// What a message or a timeout means for the layer of ids.
+/// The effect of a message or a timeout on the layer of ids.
 #[derive(Debug)]
 pub(crate) enum Upcall {
     /// A peer wants to connect. The connection is in `ReqRcvd` and has no owner: give it one,

@@ -126,7 +126,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Handles an RTU. A peer that establishes a connection that does not exist or was revoked is told so.
+    /// Handles an RTU, which establishes the connection. Refuses one for a connection that does not exist or was revoked.
     pub(super) fn handle_rtu(
         &mut self,
         path: &MadPath,

@@ -1,4 +1,4 @@
-//! create, bind, migrate, query.
+//! The commands create, bind, migrate and query.
 
 use alloc::boxed::Box;
 use core::net::SocketAddr;

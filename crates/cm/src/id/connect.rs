@@ -1,4 +1,4 @@
-//! connect, accept, establish, disconnect, notify.
+//! The commands connect, accept, establish, disconnect and notify.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! destroy, closed channels, lost addresses.
+//! The command destroy, and the handling of closed channels and removed addresses.
 
 use alloc::vec::Vec;
 
@@ -78,8 +78,8 @@ impl Manager {
         }
     }
 
-    /// Destroys the ids of `channel`, whose process died or closed it. Their peers are told at
-    /// once.
+    /// Destroys the ids of `channel`, whose process died or closed it. Their peers are informed
+    /// at once.
     pub fn channel_gone(&mut self, now: Time, channel: ChannelId, sink: &mut impl Sink) {
         while let Some(&id) = self.channels.get(&channel).and_then(|ids| ids.first()) {
             let _events = self.destroy(now, id, sink);

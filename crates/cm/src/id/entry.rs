@@ -170,7 +170,7 @@ pub(super) struct Group {
     pub(super) name: GroupAddr,
     /// The record from the network, while the group is joined.
     pub(super) record: Option<McMemberRecord>,
-    /// Why the join failed or the group was lost: an errno.
+    /// The reason why the join failed or the group was lost: an errno.
     pub(super) lost: Option<i32>,
     pub(super) events: u32,
 }
@@ -191,7 +191,7 @@ pub(super) struct Id {
     /// The port or service ID that it holds. A request's is its listener's.
     pub(super) owns: Owns,
     pub(super) device: Option<LocalAddress>,
-    /// Whether the program was told that the address is gone. False again when the address is back.
+    /// Whether the program got the event that the address is gone. False again when the address is back.
     pub(super) is_lost: bool,
     pub(super) route: Option<Route>,
     /// Of an id that connects: the path from which its route is made, before its options apply.
@@ -210,7 +210,7 @@ pub(super) struct Id {
     pub(super) cm_path: Option<Path>,
     pub(super) negotiated: Option<Negotiated>,
     pub(super) qpn: Option<Qpn>,
-    /// The first PSN that this end expects, which the peer is told.
+    /// The first PSN that this end expects, which is sent to the peer.
     pub(super) psn: Psn,
     pub(super) link: Link,
     /// Of a request that is not taken yet: its listener.

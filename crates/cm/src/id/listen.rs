@@ -1,4 +1,4 @@
-//! listen, take, and the requests for listeners.
+//! The commands listen and take, and the dispatch of requests to listeners.
 
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr};

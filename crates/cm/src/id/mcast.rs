@@ -1,4 +1,4 @@
-//! join, leave: multicast groups.
+//! The commands join and leave, for multicast groups.
 //!
 //! The driver does the network's part. On RoCE it uses IGMP or MLD, and the group's address is its GID. On InfiniBand
 //! it asks subnet administration, which gives the group its LID and the parameters for sending. Either way an

@@ -1,4 +1,4 @@
-//! ask_for_time, set_private_data, and redirected requests.
+//! The commands ask_for_time and set_private_data, and redirected requests.
 
 use core::time::Duration;
 

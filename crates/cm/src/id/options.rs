@@ -1,4 +1,4 @@
-//! set_option.
+//! The command set_option.
 
 use rdmux_transport::attr::QpType;
 

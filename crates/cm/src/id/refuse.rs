@@ -1,4 +1,4 @@
-//! reject: refusals by a program, with all fields of REJ and SIDR_REP.
+//! The command reject: refusals by a program, with all fields of REJ and SIDR_REP.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! resolve_addr: finds the local address and device for a destination.
+//! The command resolve_addr, which finds the local address and device for a destination.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;

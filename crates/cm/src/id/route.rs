@@ -1,4 +1,4 @@
-//! resolve_route: the path to a peer whose address is resolved.
+//! The command resolve_route, which finds the path to a peer whose address is resolved.
 //!
 //! ```text
 //!   resolve_route --> Sink::query_path      the driver looks up the path, or knows it

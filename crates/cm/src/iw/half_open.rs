@@ -2,8 +2,8 @@
 //! the one to reset when there are too many.
 //!
 //! A silent peer costs a descriptor until its deadline. Each listener has a limit of such connections, and so has the
-//! host. When a limit is reached, the source with the most connections makes room: its oldest is reset. So a source
-//! that opens many connections displaces its own.
+//! host. When a limit is reached, the oldest connection of the source with the most connections is reset. So a source
+//! that opens many connections displaces only its own.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::cmp::Reverse;

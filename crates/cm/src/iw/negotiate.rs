@@ -35,7 +35,7 @@ pub(crate) struct Asked {
     pub(crate) enhanced: Option<Enhanced>,
 }
 
-/// Why a request is refused without reaching a program.
+/// The reason why a request is refused without reaching a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadRequest {
     /// It is no request, or of an unsupported revision. The stream is reset, which makes newer
@@ -45,7 +45,7 @@ pub(crate) enum BadRequest {
     Refuse(Asked),
 }
 
-/// Why a reply establishes no connection.
+/// The reason why a reply establishes no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadReply {
     /// The peer refused.

@@ -1,7 +1,7 @@
 //! The bridge's side on the other machine: a Unix socket like the fabric's own.
 //!
-//! A bridge ends some time after its last client, unless it was told to stay, and it ends with the fabric. Its clients see
-//! that as the end of the fabric, and the next client starts the bridge anew.
+//! A bridge ends some time after its last client, unless it was requested to stay, and it ends with the fabric. Its clients see
+//! that as the end of the fabric, and the next client starts the bridge again.
 
 use std::fs::File;
 use std::io;

@@ -93,7 +93,7 @@ impl Copies {
         Self { all, shares, made, change }
     }
 
-    /// Makes a copy for the host of a connection, which is this user's, before the fabric is told of it. Returns the
+    /// Makes a copy for the host of a connection of this user, before the host is reported to the fabric. Returns the
     /// copy and its descriptor.
     ///
     /// # Errors

@@ -108,7 +108,7 @@ pub(super) struct Preface {
     pub(super) connection: u64,
 }
 
-/// The origin of a connection, as told to the server.
+/// The origin of a connection, as reported to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Via {
     machine: u64,

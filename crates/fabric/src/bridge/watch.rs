@@ -1,5 +1,5 @@
-//! The connection by which the fabric reports changes of route tables. It ends with the fabric, which is noticed even if no client uses the
-//! bridge.
+//! The connection by which the fabric reports changes of route tables. It ends with the fabric, so that the bridge detects this even if no
+//! client uses it.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};

@@ -24,9 +24,9 @@ const MAX_ANSWER: u64 = 256 << 20;
 /// The configuration of a fabric to be brought up.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// How it is brought up.
+    /// How the fabric is brought up.
     pub setup: Setup,
-    /// Its nodes and cables, if it starts anew: without LIDs.
+    /// The fabric's nodes and cables, if it starts without previous state: without LIDs.
     pub topology: Option<Topology>,
     /// For a bridge: the secret of the other machine's fabric.
     pub secret: Option<Vec<u8>>,

@@ -162,7 +162,7 @@ pub struct Described {
 /// A change of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortUpdate {
-    /// What happened to it, in order, each kind at most once. Empty in the answer to a request.
+    /// The events of the port, in order, each kind at most once. Empty in the answer to a request.
     pub events: Vec<PortEvent>,
     /// Its present state.
     pub port: PortFacts,

@@ -24,7 +24,7 @@ pub const MAX_RECORD: usize = 64 << 20;
 /// The field of the header with the whole length, including the header.
 const LENGTH: core::ops::Range<usize> = 16..20;
 
-/// Why a message is not part of a record.
+/// The reason why a message is not part of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRecord {
     /// The header is incomplete.

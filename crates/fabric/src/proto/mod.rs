@@ -110,7 +110,7 @@ pub struct PortRef {
 /// The fabric's reply.
 pub type Reply<T> = Result<T, Failure>;
 
-/// Why the fabric refused a request.
+/// The reason why the fabric refused a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The errno of the C interface.
@@ -126,7 +126,7 @@ impl Failure {
     }
 }
 
-/// Why a greeting is not accepted.
+/// The reason why a greeting is not accepted.
 #[derive(Debug)]
 pub enum BadGreeting {
     /// It is of another version.

@@ -200,7 +200,7 @@ impl Core {
             subnet.set_system_guid(now, found, guid, sink);
             Ok(())
         })?;
-        // Hosts are told of it when they attach.
+        // Hosts learn of it when they attach.
         self.nodes.set_system_guid(found, guid);
         let id = self.nodes.get(found).map_or_else(String::new, |named| named.id.clone());
         Ok(format!("{id} has the system GUID {guid}"))

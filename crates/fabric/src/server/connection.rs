@@ -85,7 +85,7 @@ impl Connection {
         matches!(self.part, Part::Mads(_)) || self.out.is_empty()
     }
 
-    /// Returns the name of its program, if the kernel tells.
+    /// Returns the name of the client's program, if the kernel reports it.
     pub(super) fn comm(&self) -> String {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
         comm.trim().to_owned()

@@ -61,7 +61,7 @@ pub(super) struct Core {
     stopping: bool,
 }
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
     /// The client closed it.

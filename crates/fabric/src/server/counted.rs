@@ -1,6 +1,6 @@
 //! Adds the packets that hosts have counted to the counters of the ports on their routes.
 //!
-//! Each route in a host's table has an id, under which the host's processes count ([`rdmux_link::rows`]). The ports on a route are kept
+//! Each route in a host's table has an ID, under which the host's processes count ([`rdmux_link::rows`]). The ports on a route are kept
 //! here under its id until no process counts under it any more. The rows are read when a client asks for ports' counters, before a port's
 //! counters are set, and when routes have changed.
 
@@ -40,7 +40,7 @@ pub(super) struct Counts {
     far: BTreeMap<PortId, Far>,
 }
 
-/// Why the rows of a process are not read.
+/// The reason why the rows of a process are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     /// The host has more processes than possible.

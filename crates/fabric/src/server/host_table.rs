@@ -28,7 +28,7 @@ pub(super) struct Table {
     far: Option<Far>,
 }
 
-/// Changes that the bridge of another machine has not been told of.
+/// Changes that have not been sent to the bridge of another machine yet.
 #[derive(Debug)]
 struct Far {
     place: Place,

@@ -114,7 +114,7 @@ impl Server {
         self.remote.as_ref().map(bridge::Server::address)
     }
 
-    /// Serves until it is told to end, or no clients are left.
+    /// Serves until it is requested to end, or no clients are left.
     ///
     /// # Errors
     /// When the event loop itself fails.

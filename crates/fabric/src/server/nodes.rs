@@ -120,7 +120,7 @@ impl Nodes {
         ambiguous(name, a, b)
     }
 
-    /// Finds the node that a user names, or says why it cannot be told.
+    /// Finds the node that a user names, or returns why it cannot be determined.
     pub(super) fn find(&self, subnet: &Subnet, node: &NodeRef) -> Result<NodeId, String> {
         let name = match node {
             NodeRef::Guid(guid) => {

@@ -15,7 +15,7 @@ const TURN: usize = 32;
 /// Datagrams of a program that one call receives.
 const MADS: usize = 16;
 
-/// Why a client that passes unexpected descriptors is disconnected.
+/// The reason why a client that passes unexpected descriptors is disconnected.
 const NOT_ASKED_FOR: Ends = Ends::Broke("unexpected descriptors");
 
 /// Makes the buffers for datagrams.
@@ -121,7 +121,7 @@ impl Core {
     }
 }
 
-/// Why no more messages of a connection are served now.
+/// The reason why no more messages of a connection are served now.
 #[derive(Debug)]
 enum Stop {
     /// There are no more, or the client does not read its answers.

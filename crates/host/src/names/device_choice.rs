@@ -1,4 +1,4 @@
-//! Which of a host's devices a process sees.
+//! The choice of a host's devices that a process sees.
 
 use std::fmt;
 use std::slice;
@@ -20,7 +20,7 @@ pub enum DeviceChoice {
     All,
 }
 
-/// Why a string is not a [`DeviceChoice`].
+/// The reason why a string is not a [`DeviceChoice`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("RDMUX_DEVICE={0:?} is not a choice of devices: use {words}", words = words())]
 pub struct InvalidDeviceChoice(String);

@@ -6,8 +6,8 @@
 //! page of the page cache, and a new host is one more record at the end. A reader finds a host or does not find it yet,
 //! but never half a name.
 //!
-//! glibc answers with all lines that have a name. Inside a view the name must lead to the virtual host alone, so it is
-//! blanked out where the machine's text has it, too.
+//! glibc answers with all lines that have a name. Inside a view the name must resolve to the virtual host alone, so it
+//! is blanked out where the machine's text has it, too.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions, Permissions};

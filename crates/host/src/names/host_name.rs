@@ -10,7 +10,7 @@ use rdmux_runtime::name::{self, is_label};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostName(String);
 
-/// Why a string is not a [`HostName`].
+/// The reason why a string is not a [`HostName`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a host name: use 1 to 63 of a-z, 0-9 and '-', with neither end a '-', as in \"node-1\""

@@ -1,8 +1,8 @@
-//! The GUID of a host's node: drawn once, and kept in the host's directory.
+//! The GUID of a host's node: generated once, and kept in the host's directory.
 //!
-//! An adapter has its GUID from its maker. Nothing on this machine can replace that: in a container the machine-id, like any
-//! lasting file, is missing or the image's. So the GUID is random, and lives as long as the runtime directory, which is in no
-//! image.
+//! The manufacturer of an adapter assigns its GUID. Nothing on this machine can replace that: in a container the machine-id, like any
+//! persistent file, is missing or that of the image. So the GUID is random, and persists as long as the runtime directory, which is
+//! in no image.
 
 use std::fmt;
 use std::fs::File;
@@ -30,7 +30,7 @@ const DEVICE: u64 = 3;
 #[serde(try_from = "String")]
 pub struct NodeGuid(u64);
 
-/// Why a string is not a [`NodeGuid`].
+/// The reason why a string is not a [`NodeGuid`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a GUID: use 16 hexadecimal digits, not all 0, as in 0x0211223344556676")]
 pub struct InvalidNodeGuid(String);

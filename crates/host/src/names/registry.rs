@@ -1,11 +1,11 @@
-//! The registry of virtual hosts: which loopback address each has, and which names lead to it.
+//! The registry of virtual hosts: their loopback addresses, and the names that resolve to them.
 //!
 //! It is a file of lines `name address`, in order of creation. A trailing `assigned` says that the user chose the
 //! address. Each change replaces the file ([`replace`]), so the lock is on another one, `registry.lock`. An unreadable
 //! line is skipped with a warning, and is gone after the next change.
 //!
 //! Any address of 127.77.0.0/16 may be bound without privilege. Users start at different places in it, and so do
-//! runtime directories other than the usual one. If two collide all the same, the port is in use: the service then
+//! runtime directories other than the usual one. If two of them collide nevertheless, the port is in use: the service then
 //! takes the next address, unless the user assigned the one in use.
 //!
 //! A host that is down keeps its address until [`KEPT`] hosts have one that no user chose. From then on a new host takes

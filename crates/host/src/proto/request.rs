@@ -15,7 +15,7 @@ use crate::error::HostError;
 use crate::names::{DeviceChoice, NetworkNamespace};
 use rdmux_cm::ChannelId;
 
-/// What a client is for.
+/// The purpose of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientKind {
     /// A process with a device of this kind, which gets a slot, counters and notifications. It passes its board if
@@ -241,7 +241,7 @@ pub struct MadAddress {
     pub qkey: Qkey,
 }
 
-/// Why a request was refused.
+/// The reason why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The errno of the C interface.
@@ -313,7 +313,7 @@ pub struct Welcome {
     pub version: u32,
     /// The host's name.
     pub host: String,
-    /// The service's network namespace, if the kernel tells.
+    /// The service's network namespace, if the kernel reports it.
     pub network: Option<NetworkNamespace>,
     /// The host's devices.
     pub devices: Vec<DeviceRow>,
@@ -330,7 +330,7 @@ pub struct Welcome {
 }
 
 impl Welcome {
-    /// Checks that the host can be used from this network namespace. If the kernel does not tell the namespaces, they are
+    /// Checks that the host can be used from this network namespace. If the kernel does not report the namespaces, they are
     /// taken to match.
     pub(crate) fn check_network(&self, own: Option<NetworkNamespace>) -> Result<(), HostError> {
         match (self.network, own) {

@@ -83,7 +83,7 @@ pub struct FabricStatus {
     pub state: String,
     /// Whether a subnet manager of this host holds the port.
     pub is_sm: bool,
-    /// Why there is no adapter although the fabric is up.
+    /// The reason why there is no adapter although the fabric is up.
     pub why: Option<String>,
 }
 

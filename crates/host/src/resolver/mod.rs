@@ -107,7 +107,7 @@ pub struct Answer {
     pub connect: Vec<u8>,
 }
 
-/// Why nothing was found.
+/// The reason why nothing was found.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
     /// The name service has nothing, or fails (getaddrinfo(3)).

@@ -23,7 +23,7 @@ use crate::proto::ClientKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ClientId(pub(super) u64);
 
-/// Why a client is removed.
+/// The reason why a client is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
     /// It closed its socket.
@@ -126,8 +126,8 @@ impl Client {
         same.then_some((board, self.pidfd.as_ref()?))
     }
 
-    /// Returns whether it may be the same process, as far as the kernel tells. Two that it does not show to us may be
-    /// if they are of one user.
+    /// Returns whether it may be the same process, as far as the kernel shows. Two processes that it does not show may be
+    /// the same if they belong to one user.
     pub(super) fn may_be(&self, other: &Self) -> bool {
         let same_user = self.uid == other.uid && self.uid != NOBODY;
         self.pid == other.pid && (self.pid != 0 || same_user)

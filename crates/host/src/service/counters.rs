@@ -2,7 +2,7 @@
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident => $text:literal,)*) => {
-        /// What is counted. The name says the reason.
+        /// The counted events. The name gives the reason.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
         pub(super) enum Count { $($(#[doc = $doc])* $name,)* }

@@ -67,7 +67,7 @@ impl HubThread {
         let _ = self.bell.ring();
     }
 
-    /// The hub, once it is up.
+    /// Returns the hub, once it is up.
     pub(super) fn hub(&self) -> Option<&Hub> {
         self.hub.get().map(Arc::as_ref)
     }

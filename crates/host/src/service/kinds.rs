@@ -6,7 +6,7 @@
 //!
 //! The query and its answer (MAD class 0x4f, version 1, attribute 0x0010; offsets from the start of the datagram):
 //!
-//! | offset | bytes | what |
+//! | offset | bytes | contents |
 //! |---|---|---|
 //! | 37 | 3 | OUI |
 //! | 40 | 2 | port space |

@@ -29,7 +29,7 @@ pub(super) enum Owner {
     Client(ClientId),
 }
 
-/// What an agent is registered for.
+/// The registration of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AgentKey {
     /// The port.

@@ -4,7 +4,7 @@
 //! leave; `requests` handles clients' requests; `clients`, `slots`, `addresses`, `rings`, `host_rings` and `mcast` are the resources of the
 //! service, and `shares` limits each user's part of them; `ports` has what differs between kinds of devices; `hub` is for XRC; `management`
 //! and `mad` handle management datagrams, `kinds` chooses among devices, `cm` and `resolve` connect the connection manager; `status` and
-//! `capture` are for observation; `view` is for programs that look for the device in the file system.
+//! `capture` are for observation; `view` is for programs that search for the device in the file system.
 
 mod addresses;
 mod capture;
@@ -134,7 +134,7 @@ impl Service {
         Ok(ServiceHandle::new(stop, thread))
     }
 
-    /// Serves until it is told to end, or no clients are left.
+    /// Serves until it is requested to end, or no clients are left.
     ///
     /// # Errors
     /// When the event loop itself fails.

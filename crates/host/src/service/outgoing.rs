@@ -11,7 +11,7 @@ use crate::proto::socket::{self, MessageError};
 /// Maximum number of bytes queued for one process.
 const MAX_WAITING: usize = 8 << 20;
 
-/// Why a process can get no more messages.
+/// The reason why a process can get no more messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
     /// More is queued than allowed: the process did not read for too long.

@@ -1,7 +1,7 @@
 //! Slots: blocks of queue pair numbers, and the sockets that go with them.
 //!
 //! A number must not be reused soon, or a late packet finds another process's queue pair. So a slot that is released
-//! rests while others are given out, and its numbers continue where they stopped. A service that was killed has lost that
+//! is not reused while others are free, and its numbers continue where they stopped. A service that was killed has lost this
 //! state. So the first index of a slot is random, and the next service does not repeat its numbers.
 //!
 //! A process may keep its slot's sockets after it has released the slot, and read packets that arrive there. So only processes of
@@ -63,7 +63,7 @@ impl Slots {
     /// sockets.
     ///
     /// # Errors
-    /// Why there is none: all are in use or other users', or the user's share is used up.
+    /// The reason why there is none: all are in use or other users', or the user's share is used up.
     pub(super) fn take(
         &mut self,
         owner: ClientId,

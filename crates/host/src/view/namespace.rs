@@ -173,13 +173,13 @@ pub fn own() -> Result<Namespaces, HostError> {
 /// namespace.
 ///
 /// # Errors
-/// When the kernel does not tell its capabilities.
+/// When the kernel does not report the process's capabilities.
 pub fn costs_capabilities(namespaces: &Namespaces) -> io::Result<bool> {
     let own = rustix::thread::capabilities(None)?.effective;
     Ok(!own.is_empty() && !is_in("user", &namespaces.user)?)
 }
 
-/// Why a process could not join a view.
+/// The reason why a process could not join a view.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The process has not moved.

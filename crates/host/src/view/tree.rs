@@ -87,7 +87,7 @@ fn entries(facts: &Facts<'_>) -> BTreeMap<PathBuf, Entry> {
     }
     tree.text("sys/class/infiniband_verbs/abi_version", "6");
     mads(&mut tree, &facts.devices);
-    // A librdmacm other than ours would take a successful write for the kernel's answer; here it fails.
+    // A librdmacm other than rdmux's would take a successful write for the kernel's answer; here it fails.
     tree.link("dev/infiniband/rdma_cm", "/dev/full");
     // Updated by each process that changes the registry.
     tree.link("etc/hosts", facts.etc_hosts);

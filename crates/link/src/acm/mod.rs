@@ -18,7 +18,7 @@
 //! # Reading while it is written
 //!
 //! Each slot is a seqlock: its sequence number is odd while the writer changes it, and a reader that finds it odd or changed reads again, a
-//! few times, and then does without. So readers never wait for the writer, even if it dies between two steps.
+//! few times, and then treats the entry as missing. So readers never wait for the writer, even if it dies between two steps.
 //!
 //! # Validity
 //!

@@ -1,3 +1,5 @@
+//! Entries, expiry, replacement, and reading while the table is written.
+
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::AtomicBool;

@@ -1,3 +1,5 @@
+//! Rows, hazards, and boards with arbitrary contents.
+
 use std::sync::atomic::AtomicBool;
 use std::thread;
 

@@ -1,3 +1,5 @@
+//! Copies and atomics on missing memory, and handlers of the program.
+
 use std::ptr;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};

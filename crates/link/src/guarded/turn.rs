@@ -1,4 +1,4 @@
-//! A lock that never stays taken in a child of `fork(2)` by a thread that the child does not have.
+//! A lock that is never held in a child of `fork(2)` by a thread that exists only in the parent.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 

@@ -1,4 +1,4 @@
-//! Counting of packets for the ports on their way ([`rows`](crate::rows)).
+//! Counts packets for the ports on their path ([`rows`](crate::rows)).
 //!
 //! Each sender has its own [`SentCounts`], with a row for each kind of packets to a LID. Packets that are lost, here or on arrival,
 //! are counted together for the process ([`LostCounts`]), since they are rare.

@@ -9,7 +9,7 @@
 //!
 //! All numbers are big-endian. A packet goes from its LRH to its ICRC; it has no VCRC, since UDP has a checksum.
 //!
-//! The word at offset 4 is at the place of the BTH's destination QPN in a RoCEv2 packet, so that one BPF program steers datagrams
+//! The word at offset 4 has the position of the BTH's destination QPN in a RoCEv2 packet, so that one BPF program steers datagrams
 //! of both to the socket of a process: it is that QPN here, too. For a multicast group it is 0xFFFFFF; a copy that the host makes
 //! for one of its processes has a QPN of that process there.
 //!

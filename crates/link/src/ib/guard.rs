@@ -1,5 +1,5 @@
-//! Checks whether the subnet would pass packets that do not go through it: those of a queue pair whose peer is a process of another host
-//! on this machine, reached by a ring. Also counts them for the ports on the way.
+//! Checks whether the subnet would forward packets that bypass it by a ring: those of a queue pair whose peer is a process of another host
+//! on this machine. Also counts them for the ports on the path.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

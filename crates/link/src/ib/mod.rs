@@ -10,15 +10,15 @@
 //! - `batch`: sending of datagrams, several in one system call; [`Sender`]: checks of packets to send, and their destinations
 //! - `receiver`: admission of received packets
 //! - [`multicast`]: one datagram for all members of a group that are on this machine
-//! - [`SentCounts`]: counts for the ports on the way
+//! - [`SentCounts`]: counts of packets for the ports on their path
 //! - [`KeyViolation`]: packets with wrong keys, which are reported to the subnet manager
 //! - [`Outlet`]: a destination of datagrams, such as a socket
 //! - [`IbWire`]: all of it as a wire; [`BareWire`]: the same without a socket
-//! - [`RouteGuard`]: the same checks for packets that go by a ring
+//! - [`RouteGuard`]: the same checks for packets that are sent by a ring
 //!
 //! # Loss
 //!
-//! A packet without a route, or which a switch or a port on the way would drop, is dropped and counted by its reason
+//! A packet that has no route, or that a switch or a port on its path would drop, is dropped and counted by reason
 //! ([`IbDrop`]). To the queue pair it is lost, as on a cable.
 
 mod bare;

@@ -95,7 +95,7 @@ impl<O> Copy for Exit<'_, O> {}
 pub(super) enum Refused {
     /// The packet is lost.
     Lost(IbDrop),
-    /// The queue pair must be told.
+    /// The error must be reported to the queue pair.
     Link(LinkError),
 }
 

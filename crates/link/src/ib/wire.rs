@@ -25,7 +25,7 @@ use crate::wire::{
 /// The wire of one process at an InfiniBand port: a UDP socket, and the table of destinations.
 ///
 /// Packets that a switch or a port on the way would drop are dropped here and counted ([`Routes::counters`]); the queue pair is not
-/// told. Packets to the same process are gathered until the next flush.
+/// informed. Packets to the same process are gathered until the next flush.
 #[derive(Debug)]
 pub struct IbWire {
     port: UdpPort,

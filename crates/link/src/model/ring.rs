@@ -157,8 +157,8 @@ fn a_consumer_that_sleeps_is_woken_without_the_heavy_fence() {
     no_wakeup_is_lost(3, &[SHORT, SHORT], Heavy::Missing);
 }
 
-/// Also needs that the consumer tells the producer, and then does not sleep until that is known; and that the producer writes a
-/// record before it checks which side executes the fence.
+/// Also needs that the consumer informs the producer, and does not sleep until the producer must have seen this; and that the producer
+/// writes a record before it checks which side executes the fence.
 #[test]
 fn a_consumer_that_sleeps_is_woken_after_the_heavy_fence_was_forbidden() {
     no_wakeup_is_lost(3, &[SHORT, SHORT], Heavy::Forbidden);

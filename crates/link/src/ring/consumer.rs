@@ -17,12 +17,12 @@ pub struct Consumer {
     asked: u64,
     /// Whether the consumer executes the producer's fence.
     heavy: Cell<bool>,
-    /// When the producer was told to execute its own fences. None once it must know.
+    /// When the producer was requested to execute its own fences. None once it must have seen the request.
     told: Cell<Option<Instant>>,
     broken: bool,
 }
 
-/// How long the consumer does not sleep after it has told the producer to execute its own fences: far longer than it takes until all
+/// How long the consumer does not sleep after it has requested that the producer execute its own fences: far longer than it takes until all
 /// processors see a write, including writes of the producer from before it knew.
 const KNOWN_AFTER: Duration = Duration::from_millis(10);
 

@@ -28,8 +28,8 @@
 //!
 //! # Counting of packets
 //!
-//! Ports on the way count passing packets, and only the sender knows how many it sends. So an entry has a [`RouteId`], which identifies the
-//! present way with all its ports, even if no packet arrives at its end. A changed way gets another ID. Senders count by it
+//! Ports on the path count passing packets, but only the sender knows how many it sends. So an entry has a [`RouteId`], which identifies
+//! the present way with all its ports, even if no packet arrives at its end. A changed way gets another ID. Senders count by it
 //! ([`rows`](crate::rows)).
 //!
 //! # A hostile writer

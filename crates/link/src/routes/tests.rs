@@ -1,3 +1,5 @@
+//! Entries, epochs, reuse of rows, and reading while the table is written.
+
 use std::sync::atomic::AtomicBool;
 use std::thread;
 

@@ -1,4 +1,4 @@
-//! A process's counts of the packets that it sends by an InfiniBand port, for the ports on their way.
+//! A process's counts of the packets that it sends by an InfiniBand port, for the ports on their path.
 //!
 //! Ports of adapters and switches count passing packets, but here packets go directly to their destination. So the sender counts them in a
 //! row for each way that they take ([`RouteId`]). The owner of the subnet, which knows the ports of each way, reads the rows when the
@@ -11,8 +11,8 @@
 //!
 //! A memfd of fixed size; only the part in use takes memory. A page has the number of rows that were in use and a word that changes with
 //! drops; rows of a cache line each follow. A row has its key ([`Counted`]), the numbers of packets and words, and two counts: how often
-//! its writer has closed it, and which of these closings the reader has acknowledged. All numbers only grow; a reader remembers what it has
-//! read and uses the difference.
+//! its writer has closed it, and which of these closings the reader has acknowledged. All numbers only grow. A reader remembers the
+//! last values and uses the difference.
 //!
 //! # Changes of ways
 //!

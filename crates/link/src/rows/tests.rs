@@ -1,3 +1,5 @@
+//! Counting, reuse of rows, changes of ways, and rows with arbitrary contents.
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

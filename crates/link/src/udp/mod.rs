@@ -13,7 +13,7 @@
 //!
 //! # The IPv4 Identification
 //!
-//! The ICRC covers it, and a UDP socket neither chooses nor sees it. A socket that is not connected and has `IP_PMTUDISC_DO` sends
+//! The ICRC covers this field, which a UDP socket can neither set nor read. A socket that is not connected and has `IP_PMTUDISC_DO` sends
 //! zero, and i in segment i of a segmented message. So the sender computes with that value, and the receiver solves for the value
 //! that it cannot see ([`Arrival::check_icrc`](crate::wire::Arrival::check_icrc)).
 

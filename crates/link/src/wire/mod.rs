@@ -158,7 +158,7 @@ pub enum TxFail {
     /// and let the transport retransmit them.
     #[error("the socket is full ({kept} packets kept)")]
     Busy {
-        /// What was sent before.
+        /// The outcome of the earlier packets.
         sent: Flushed,
         /// The number of packets that remain in the batch.
         kept: usize,
@@ -168,7 +168,7 @@ pub enum TxFail {
     TooLarge {
         /// Its UDP payload in bytes.
         len: usize,
-        /// What was sent before.
+        /// The outcome of the earlier packets.
         sent: Flushed,
         /// The number of packets that were not sent.
         lost: usize,
@@ -178,7 +178,7 @@ pub enum TxFail {
     Io {
         /// The kernel's error.
         source: io::Error,
-        /// What was sent before.
+        /// The outcome of the earlier packets.
         sent: Flushed,
         /// The number of packets that were not sent.
         lost: usize,

@@ -63,7 +63,7 @@ impl Event {
         }
     }
     /// Returns whether either side of an iWARP connection may send first, in CONNECT_REQUEST and ESTABLISHED on both
-    /// sides. If not, the connecting side must. None over RoCE, where either may.
+    /// sides. If not, the connecting side must. None over RoCE and InfiniBand, where either side may.
     pub fn peer_to_peer(&self) -> Option<bool> {
         self.conn().and_then(|param| param.peer_to_peer)
     }
@@ -88,7 +88,7 @@ impl Event {
         self.event.negotiated.as_deref()
     }
 
-    /// Returns the event if it is of this kind, otherwise an error that says what happened instead.
+    /// Returns the event if it is of this kind, otherwise an error that reports the event that arrived instead.
     ///
     /// # Errors
     /// [`Cause::Rejected`], [`Cause::Unreachable`], [`Cause::Disconnected`], [`Cause::TimedOut`] or

@@ -38,9 +38,9 @@ use super::id::Id;
 use crate::error::{Attempt, Cause, Error, Result};
 use crate::{Ah, SendWr};
 
-/// ENOTCONN, until a group is joined.
+/// The errno of a group that is not joined yet, ENOTCONN.
 const NOT_YET: i32 = 107;
-/// EADDRNOTAVAIL, for a group that the id has not joined.
+/// The errno of a group that the id has not joined, EADDRNOTAVAIL.
 const NOT_JOINED: i32 = 99;
 
 impl Id {

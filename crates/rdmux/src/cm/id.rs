@@ -82,7 +82,7 @@ impl Id {
     /// raises an event ConnectRequest.
     ///
     /// # Errors
-    /// `AddrInUse` when another id listens there, `AddrNotAvailable` when one of the two is bound to the wildcard.
+    /// `AddrInUse` when another id listens on this address and port, `AddrNotAvailable` when one of the two ids is bound to the wildcard.
     pub fn listen(&self, backlog: u32) -> Result<()> {
         self.0.context.client().listen(self.0.handle, backlog).map(drop).on(&*self.0, "listen")
     }
@@ -106,7 +106,7 @@ impl Id {
             .on(format_args!("{} towards {dst}", self.0), "resolve the address")
     }
 
-    /// Resolves the path. The outcome is an event RouteResolved or RouteError within `timeout`.
+    /// Resolves the path to the peer. The outcome is an event RouteResolved or RouteError within `timeout`.
     ///
     /// The ACM service is queried first if it runs (or as `$RDMA_CM_USE_IB_ACM` says). The query may add half a second,
     /// or `$RDMUX_ACM_TIMEOUT`, before the path is resolved without it.

@@ -50,7 +50,7 @@ impl Id {
     /// before [`disconnect`](Self::disconnect).
     ///
     /// # Errors
-    /// When they are too long: [`Courtesy::room`].
+    /// When the private data are longer than [`Courtesy::room`].
     pub fn set_private_data(&self, of: Courtesy, private_data: &[u8]) -> Result<()> {
         let core = self.core();
         let set = core.context.client().set_private_data(core.handle, of, private_data);

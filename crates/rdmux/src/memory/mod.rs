@@ -103,8 +103,8 @@ impl fmt::Debug for Pd {
 /// Registered memory: bytes that the device, and peers if `access` says so, may read and write.
 ///
 /// Its bytes are accessed by copying only, because a peer may write them at any moment. A copy that races with a peer
-/// holds a mixture of old and new bytes and has no worse effect. The completion of a transfer tells that its bytes
-/// are complete.
+/// holds a mixture of old and new bytes and has no worse effect. The completion of a transfer shows that its
+/// bytes are complete.
 ///
 /// A clone is the same region. When the last one is dropped, the region is deregistered and then its memory freed. Work requests that
 /// still name it complete with an error, on this side or the peer's. If a process of this host was stopped (SIGSTOP) while it copied
@@ -128,7 +128,7 @@ pub struct Mr(Arc<Region>);
 
 /// The registration ends before the bytes are freed.
 struct Region {
-    /// None once it is deregistered.
+    /// The registration; none once the region is deregistered.
     region: Option<verbs::Mr>,
     bytes: Shared,
 }
@@ -208,7 +208,7 @@ impl Mr {
         self.read(start, &mut copy);
         copy
     }
-    /// Reads the eight aligned bytes at `at` atomically, in the host's byte order, on which peers' atomics operate.
+    /// Reads the eight aligned bytes at `at` atomically, in the host's byte order. Peers' atomics operate on such bytes.
     ///
     /// # Panics
     /// If they are not inside the region or not aligned.

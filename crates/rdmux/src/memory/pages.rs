@@ -26,7 +26,7 @@ const MAPPING_FROM: usize = 16 * PAGE;
 /// The owner of the bytes, which frees them.
 #[derive(Debug)]
 enum Owner {
-    /// This crate, by this layout.
+    /// This crate, which allocated the bytes with this layout.
     Heap(Layout),
     /// This crate: a private mapping, whose pages are allocated when they are first touched.
     Mapping,
@@ -51,7 +51,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Returns page-aligned zeroes. None if there is not enough memory.
+    /// Allocates page-aligned zeroed memory. None if there is not enough memory.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
         if len >= MAPPING_FROM
             && let Some(start) = map(len)
@@ -85,7 +85,7 @@ impl Shared {
         self.owner = Owner::Other;
     }
 
-    /// Returns the vector if this owns one, or a copy of other memory. Leaves this empty in the first case.
+    /// Returns the vector that this owns, leaving this empty, or a copy of memory of another kind.
     pub(crate) fn take_vec(&mut self) -> Vec<u8> {
         if let Owner::Vec { capacity } = self.owner {
             let (start, len) = (std::mem::replace(&mut self.start, NonNull::dangling()), self.len);

@@ -24,10 +24,10 @@ impl RemoteMr {
     /// The length of [`to_short_bytes`](Self::to_short_bytes).
     pub const SHORT_LEN: usize = 16;
 
-    /// Returns a part of it.
+    /// Returns a part of the memory.
     ///
     /// # Panics
-    /// If the range is not inside.
+    /// If the range is not inside the memory.
     #[must_use]
     pub fn slice(self, range: Range<u64>) -> Self {
         let Range { start, end } = range;
@@ -37,7 +37,7 @@ impl RemoteMr {
     /// Returns the part from `offset` to the end.
     ///
     /// # Panics
-    /// If the offset is not inside.
+    /// If the offset is not inside the memory.
     #[must_use]
     pub fn at(self, offset: u64) -> Self {
         self.slice(offset..self.len)
@@ -62,7 +62,7 @@ impl RemoteMr {
             len: u64::from_be_bytes(*len),
         })
     }
-    /// Encodes it with a length of four bytes, as `rping` and many others do. None for 4 GiB or more.
+    /// Encodes address, key and a length of four bytes, as `rping` and many others do. None for 4 GiB or more.
     pub fn to_short_bytes(self) -> Option<[u8; Self::SHORT_LEN]> {
         let mut b = [0; Self::SHORT_LEN];
         b[..8].copy_from_slice(&self.addr.to_be_bytes());

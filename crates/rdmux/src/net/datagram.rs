@@ -85,7 +85,7 @@ pub struct Peer {
     pub ah: Ah,
     /// The queue pair; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
-    /// The Q_Key that it expects.
+    /// The Q_Key that the queue pair expects.
     pub qkey: Qkey,
 }
 
@@ -176,7 +176,7 @@ impl Datagram {
     /// Finds the peer that receives at an address, by querying its host.
     ///
     /// # Errors
-    /// When no program receives there, its host does not answer, or the peer is reached through another port of the device than
+    /// When no program receives at the address, its host does not answer, or the peer is reached through another port of the device than
     /// this endpoint's.
     pub fn resolve(&self, to: SocketAddr) -> Result<Peer> {
         block_on(self.resolve_in::<Blocking>(to))
@@ -300,7 +300,7 @@ impl Datagram {
     /// Sends a datagram to a joined group, given by its address. Returns when the datagram has been sent.
     ///
     /// # Errors
-    /// When the group was not joined; and as for [`send_to`](Self::send_to).
+    /// When the group was not joined, and as for [`send_to`](Self::send_to).
     pub fn send_to_group(&mut self, group: impl Into<GroupAddr>, message: &[u8]) -> Result<()> {
         let at = self.member(group.into().canonical(), "send to a group")?;
         let peer = self.groups[at].peer;
@@ -310,7 +310,7 @@ impl Datagram {
     /// Leaves a group.
     ///
     /// # Errors
-    /// When it was not joined.
+    /// When the group was not joined.
     pub fn leave(&mut self, group: impl Into<GroupAddr>) -> Result<()> {
         let at = self.member(group.into().canonical(), "leave a group")?;
         let Member { name, id, .. } = self.forget(at)?;

@@ -17,7 +17,7 @@ use crate::{Cq, QpType};
 /// The number of one-sided operations that may be outstanding besides messages.
 pub(super) const ONE_SIDED: u32 = 16;
 
-/// Returns an answer that has nothing but an address.
+/// Returns an answer that contains only an address.
 pub(super) fn by_ip(to: SocketAddr) -> Answer {
     Answer { dst: Some(to.into()), ..Answer::default() }
 }
@@ -73,7 +73,7 @@ async fn expect<S: Style>(
     }
 }
 
-/// A connection in the making: everything but the peer is ready.
+/// A connection that is being established: this side is ready, and the peer has not confirmed yet.
 #[derive(Debug)]
 pub(super) struct Halves {
     pub(super) id: Id,
@@ -105,7 +105,7 @@ impl Halves {
         Ok(Self { id, private_data: Vec::new(), channel, sender, receiver })
     }
 
-    /// Returns the connection, whose peer has confirmed.
+    /// Returns the connection, after the peer has confirmed it.
     pub(super) fn join(self) -> Connection {
         let halves = (&self.sender, &self.receiver);
         let core = Core::new(self.id, self.channel, self.private_data, halves);

@@ -110,7 +110,7 @@ impl Receiver {
         }
     }
 
-    /// Returns slot and length of a message. The length of a WRITE with immediate is not that of the slot's bytes.
+    /// Returns slot and length of a message. The length of a WRITE with immediate is not the number of bytes in the slot.
     fn message(&self, done: Completion) -> Result<(usize, usize)> {
         let done = ok(done)?;
         let (slot, len) = (usize::try_from(done.wr_id).unwrap_or(0), done.byte_len as usize);
@@ -126,7 +126,7 @@ impl Receiver {
     async fn next<S: Style>(&mut self) -> Result<Option<(usize, usize)>> {
         let mut one = [EMPTY];
         while self.waiting.is_none() {
-            // Checked before the queue, which then has all messages that arrived before the end.
+            // Checked before the queue is polled, so that the queue has all messages that arrived before the end.
             let core = self.core.as_ref().filter(|core| !core.is_closed());
             let completions = self.cq.waiter().look();
             if self.cq.poll_or_arm(&mut one)? == 1 {

@@ -11,8 +11,8 @@ use crate::style::{Blocking, Style, block_on};
 use crate::wait::Deadline;
 use crate::{Access, Cq, EMPTY, Mr, Pd, Qp, RemoteMr, SendWr, Sge, ok};
 
-/// Marks the work requests of one-sided operations, whose other bits count them. Work requests without it send a
-/// slot.
+/// The bit that marks the IDs of work requests of one-sided operations, whose other bits number them. An ID without it
+/// is the index of the slot that is sent.
 const ONE_SIDED: u64 = 1 << 63;
 
 /// The sending half of a [`Connection`](super::Connection).

@@ -54,7 +54,7 @@ impl AgentAttr {
         Self(Registration { qpn, class, class_version: version, ..Registration::default() })
     }
 
-    /// Adds requests of these methods, which no other agent of the port may receive.
+    /// Lets the agent receive requests of these methods, which then no other agent of the port may receive.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         let bit = |method: Method| 1_u128.checked_shl(method.0.into()).unwrap_or(0);
         self.0.methods |= methods.into_iter().map(bit).fold(0, |mask, bit| mask | bit);
@@ -74,7 +74,7 @@ impl AgentAttr {
         self
     }
 
-    /// Leaves RMPP to the program, datagram by datagram.
+    /// Leaves RMPP to the program, which sends and receives single datagrams.
     pub fn own_rmpp(mut self) -> Self {
         self.0.flags |= Registration::USER_RMPP;
         self.rmpp()
@@ -106,12 +106,12 @@ impl Agent {
         Ok(Self(Arc::new(Registered { port, id, attr: *attr })))
     }
 
-    /// Returns its number, as in [`Event::agent`](super::Event::agent).
+    /// Returns the agent's number, as in [`Event::agent`](super::Event::agent).
     pub fn id(&self) -> AgentId {
         self.0.id
     }
 
-    /// Returns the port that it is registered at.
+    /// Returns the port at which the agent is registered.
     pub fn port(&self) -> &Port {
         &self.0.port
     }

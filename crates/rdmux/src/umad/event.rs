@@ -20,20 +20,20 @@ pub enum Event {
 /// A datagram, or a message that RMPP has reassembled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// The agent that receives it.
+    /// The agent that receives the datagram.
     pub agent: AgentId,
-    /// Its sender.
+    /// The datagram's sender.
     pub from: Address,
     /// Its header.
     pub header: MadHeader,
-    /// All of it, header included: 256 bytes for a datagram, any number for a message.
+    /// The whole datagram or message, including the header: 256 bytes for a datagram, any number for a message.
     pub mad: Vec<u8>,
 }
 
 /// A request that will not be answered any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered {
-    /// The agent that sent it.
+    /// The agent that sent the request.
     pub agent: AgentId,
     /// Its header.
     pub header: MadHeader,
@@ -41,15 +41,15 @@ pub struct Unanswered {
     pub why: Why,
 }
 
-/// Why a request is not answered.
+/// The reason why a request is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
-    /// It timed out, after all retries.
+    /// The request timed out, after all retries.
     TimedOut,
     /// The peer aborted the transfer of the message, or violated the protocol.
     Aborted,
-    /// It was not sent: an errno of Linux, as from write(2) to the kernel's device. `ENOMEM` when too many requests
+    /// The request was not sent: an errno of Linux, as from write(2) to the kernel's device. `ENOMEM` when too many requests
     /// are outstanding, `EINVAL` for an index of a P_Key or GID that the port does not have.
     Refused(i32),
 }

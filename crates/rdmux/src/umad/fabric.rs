@@ -1,4 +1,4 @@
-//! Fabrics, which have the ports.
+//! Fabrics, to which the managed ports belong.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,15 +35,15 @@ struct Embedded {
 /// A node of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its name in the topology.
+    /// The node's name in the topology.
     pub name: String,
-    /// Its description.
+    /// The node's description.
     pub description: String,
-    /// Its node GUID.
+    /// The node's GUID.
     pub guid: Guid,
-    /// Whether it is a switch; else it is an adapter.
+    /// Whether the node is a switch; otherwise it is an adapter.
     pub is_switch: bool,
-    /// The numbers of its ports; those of a switch begin with 0.
+    /// The numbers of the node's ports; those of a switch begin with 0.
     pub ports: Vec<u8>,
 }
 
@@ -53,8 +53,8 @@ pub struct Node {
 pub struct IsSm(#[expect(dead_code, reason = "dropping it clears the bit")] client::IsSm);
 
 impl Fabric {
-    /// Names a fabric that other processes use, too, brought up by `rdmux fabric up --fabric NAME`. Does not contact
-    /// it yet.
+    /// Returns a fabric that other processes use, too, brought up by `rdmux fabric up --fabric NAME`. Does not connect
+    /// to it yet.
     ///
     /// # Errors
     /// [`Cause::Invalid`] for an invalid name, [`Cause::Fabric`] when there is no runtime directory.
@@ -63,7 +63,7 @@ impl Fabric {
         Self::at(name.on("a fabric", "be named")?)
     }
 
-    /// Names the fabric of `$RDMUX_FABRIC`, or the one named `default`.
+    /// Returns the fabric of `$RDMUX_FABRIC`, or the one named `default`.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -78,14 +78,14 @@ impl Fabric {
         Ok(Self(Arc::new(Inner { options, name, embedded: None })))
     }
 
-    /// Names the fabric of this name in a user's directory.
+    /// Returns the fabric of this name in a user's directory.
     pub(super) fn of_user(user: UserDir, name: FabricName) -> Self {
         let options =
             ConnectOptions { user, config: Config::default(), embedded: false, program: None };
         Self(Arc::new(Inner { options, name, embedded: None }))
     }
 
-    /// Returns its directory and its name.
+    /// Returns the fabric's directory and name.
     pub(crate) fn place(&self) -> (&UserDir, &FabricName) {
         (&self.0.options.user, &self.0.name)
     }
@@ -158,7 +158,7 @@ impl Fabric {
         Ok(Self(Arc::new(Inner { options, name, embedded })))
     }
 
-    /// Returns its name.
+    /// Returns the fabric's name.
     pub fn name(&self) -> &str {
         self.0.name.as_str()
     }

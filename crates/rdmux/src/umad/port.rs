@@ -74,8 +74,8 @@ impl Port {
     /// ```
     ///
     /// # Errors
-    /// [`Cause::Invalid`] for a port that the device does not have, and for a port that is not managed: one of RoCE or
-    /// iWARP, or one of a host that is not attached to a fabric yet; [`Cause::Host`]; [`Cause::Fabric`] when the fabric is
+    /// [`Cause::Invalid`] for a port that the device does not have, and for a port that is not managed, which is one of RoCE
+    /// or iWARP, or of a host that is not attached to a fabric yet; [`Cause::Host`]; [`Cause::Fabric`] when the fabric is
     /// not up.
     pub fn open(context: &Context, number: u8) -> Result<Self> {
         let object = format!("port {number} of {context}");

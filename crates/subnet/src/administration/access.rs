@@ -1,4 +1,4 @@
-//! Which ports may see each other: ports with a partition in common (IBTA 15.4.1.1).
+//! Access rules: two ports may see each other if they have a partition in common (IBTA 15.4.1.1).
 
 use rdmux_wire::Pkey;
 

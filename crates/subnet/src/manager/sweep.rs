@@ -265,7 +265,7 @@ impl Manager {
                     }
                 }
             }
-            // A switch does not report changes that it was told to make.
+            // A switch does not report changes that the manager has made.
             What::Disable => self.request_sweep(now),
             What::SwitchSetup => self.know_switch(place, smp),
             What::SlToVl(input) if kept => self.know_sl_to_vl(place, input),

@@ -59,7 +59,7 @@ pub(super) struct Branch {
     pub(super) ports: Vec<(usize, u8)>,
 }
 
-/// What remains of a group without a member.
+/// The remainder of a group's tree without a member.
 #[derive(Debug)]
 pub(super) struct Rest {
     pub(super) top: usize,

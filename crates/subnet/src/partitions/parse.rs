@@ -16,7 +16,7 @@ use super::{
     Ports,
 };
 
-/// Why a file is rejected.
+/// The reason why a file is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
     /// The file.

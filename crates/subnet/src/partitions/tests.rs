@@ -1,3 +1,5 @@
+//! Parsing of `partitions.conf`, and the resulting P_Key tables and groups.
+
 use super::*;
 use alloc::string::ToString;
 use alloc::vec;

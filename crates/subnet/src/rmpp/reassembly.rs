@@ -320,7 +320,7 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
     }
 }
 
-/// Why a segment is refused, and how its sender is told.
+/// The reason why a segment is refused, which determines the answer to its sender.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
     Silence,

@@ -1,3 +1,5 @@
+//! Transfers between a sender and a receiver, with loss, duplicates and aborts.
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;

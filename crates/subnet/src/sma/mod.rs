@@ -50,7 +50,7 @@ impl Request {
     }
 }
 
-/// Why a request is refused in whole or in part.
+/// The reason why a request is refused in whole or in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
     /// The attribute does not exist here or cannot be set.

@@ -92,7 +92,7 @@ impl fmt::Display for PortRef {
     }
 }
 
-/// Why a cable is invalid.
+/// The reason why a cable is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     /// There is no such port.

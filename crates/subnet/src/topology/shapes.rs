@@ -38,7 +38,7 @@ pub enum Shape {
     },
 }
 
-/// Why a text is not a valid shape.
+/// The reason why a text is not a valid shape.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// No shape has this name.

@@ -3,7 +3,7 @@
 //! All packets to a LID take one route. Whether they arrive also depends on their service level and P_Key. So a walk carries
 //! the set of service levels and of the sender's P_Keys that get as far, and each port removes those that it would drop.
 //! Ports count nothing, and an armed port, which its first packet would make active, stays armed. Subnet management, which
-//! has its own lane and needs no LIDs, is handled by `crate::directed`.
+//! has its own virtual lane and needs no LIDs, is handled by `crate::directed`.
 
 mod group;
 #[cfg(test)]
@@ -43,7 +43,7 @@ pub struct WayFound {
     pub pkeys: u128,
 }
 
-/// Why packets do not arrive: the port that drops all of them, and the reason.
+/// The reason why packets do not arrive: the port that drops all of them, and why it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("packets are dropped at {at}: {reason:?}")]
 pub struct Lost {

@@ -1,3 +1,5 @@
+//! Walks compared, packet by packet, with datagrams that the subnet forwards.
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! Assembly of frames that carry a CRC or markers, and so cannot be sent from where their payload lies, in a buffer.
+//! Assembles frames that carry a CRC or markers in a buffer, because their payload cannot be sent in place.
 
 use alloc::boxed::Box;
 use alloc::vec;

@@ -47,7 +47,7 @@ pub struct Segment<'a> {
     pub tail: &'a [u8],
 }
 
-/// Why segments could not be sent.
+/// The reason why segments could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendFault {
     /// The stream is broken. The driver is not asked to send again. Data already received is still processed.
@@ -61,7 +61,7 @@ pub enum SendFault {
     },
 }
 
-/// What a queue pair asks its driver to do with the stream.
+/// A request of a queue pair to its driver about the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// Nothing: the stream is in use, or there is none.

@@ -1,7 +1,7 @@
 //! The fast path for a short message: a SEND of one packet between queue pairs that are otherwise idle, on a lossless link.
 //!
-//! Both halves have the same effect as the general path (`requester::emit`, `responder::execute`).
-//! In any other case they report so, and the general path must be used.
+//! The requester's and the responder's half have the same effect as the general path (`requester::emit`, `responder::execute`).
+//! In every other case they return so without visible effects, and the driver must use the general path.
 
 use rdmux_wire::{Bth, Opcode, Operation, Pkey, Psn, Service};
 

@@ -38,7 +38,7 @@ pub(super) struct Migration {
     usual: [bool; 2],
     /// Whether the peer must still see our MigReq, so that acknowledgements must be packets.
     shows: bool,
-    /// Whether the program has been told of a refused request to migrate.
+    /// Whether a refused request to migrate has been reported to the program.
     has_refused: bool,
     /// The path before the migration. The peer's packets may use it until the peer has followed.
     former: Option<Box<Leg>>,

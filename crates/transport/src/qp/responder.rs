@@ -36,7 +36,7 @@ enum Message {
     Write,
 }
 
-/// Why a packet's request is refused.
+/// The reason why a packet's request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// No receive is posted, or the owner of the memory is busy.

@@ -1,4 +1,4 @@
-//! The responder of UC: drops broken messages silently, and starts afresh with the next one (IBTA
+//! The responder of UC: silently drops messages with missing packets, and starts afresh with the next one (IBTA
 //! 9.8.2). The requester is RC's, without waiting for responses.
 
 use rdmux_wire::Packet;

@@ -1,4 +1,4 @@
-//! Whether packets between processes of this host may take shortcuts, past captures and port states.
+//! Decides whether packets between processes of this host may take shortcuts that bypass captures and port states.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

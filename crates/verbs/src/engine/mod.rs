@@ -612,7 +612,7 @@ impl Engine {
         self.flush_acks(device, &mut round, now);
     }
 
-    /// Flushes all queue pairs and tells the program, because the service is gone.
+    /// Flushes all queue pairs and informs the program, because the service is gone.
     fn device_fatal(&self, device: &Arc<Device>, error: &ControlError) {
         tracing::info!(%error, "the device failed");
         for core in device.qps().read().iter() {

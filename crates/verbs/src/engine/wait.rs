@@ -1,4 +1,4 @@
-//! How the background thread sleeps, and how it is woken.
+//! Sleeping and waking of the background thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

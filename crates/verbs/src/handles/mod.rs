@@ -1,4 +1,4 @@
-//! The highest floor: the program's handles on the device and its objects, each with its calls.
+//! The highest floor: the handles that programs hold on the device and its objects, each with its calls.
 
 pub mod channel;
 pub mod cq;

@@ -22,7 +22,7 @@ use crate::objects::xrc::request::{XrcReply, XrcRequest};
 /// A shared receive queue: receives that any of its queue pairs may take.
 #[derive(Clone, Debug)]
 pub struct Srq {
-    /// Dropped first: the hub is told while the queue still exists.
+    /// Dropped first, so that the hub is informed while the queue still exists.
     in_domain: Option<Arc<InDomain>>,
     pub(crate) core: Arc<SrqCore>,
     pd: Pd,

@@ -1,5 +1,5 @@
 //! The counter page: one 64-bit counter per word, in memory that the service shares, so that `rdmux host status` sees the
-//! counters while the process runs and after it died.
+//! counters while the process runs and after it has died.
 
 use std::sync::atomic::Ordering;
 

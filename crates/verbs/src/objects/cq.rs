@@ -113,7 +113,7 @@ impl Armed {
 /// A completion did not fit: the queue is broken, and so are the queue pairs that use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overflow {
-    /// The queue overflowed with this completion: the program must be told.
+    /// The queue overflowed with this completion: the program must get an event.
     Now,
     /// The queue overflowed earlier.
     Before,

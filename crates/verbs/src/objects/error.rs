@@ -4,7 +4,7 @@ use rdmux_wire::{Gid, Qpn};
 
 use crate::objects::control::ControlError;
 
-/// Why a verb failed: the object, the operation, and the reason.
+/// The reason why a verb failed: the object, the operation, and the reason.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
     /// An argument is invalid.
@@ -46,7 +46,7 @@ pub enum VerbsError {
     NotPermitted {
         /// The operation.
         what: &'static str,
-        /// Why it is privileged.
+        /// The reason why it is privileged.
         why: String,
     },
     /// Something still uses the object.

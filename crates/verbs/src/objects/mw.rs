@@ -89,7 +89,7 @@ impl Window {
         if self.pd == who.pd && of_qp { Ok(()) } else { Err(AccessFault::Domain) }
     }
 
-    /// Checks whether `who` may invalidate its key: type 2 only, and only the queue pair that it serves.
+    /// Checks whether `who` may invalidate the window's key: type 2 only, and only the queue pair that it serves.
     pub(crate) fn check_invalidate(&self, who: Asker) -> Result<(), AccessFault> {
         if self.kind == MwType::One {
             return Err(AccessFault::Rights);
@@ -97,7 +97,7 @@ impl Window {
         self.serves(who, self.bound.as_ref().ok_or(AccessFault::Key)?)
     }
 
-    /// Checks whether `who` may bind it like this, apart from the region. Returns none for an unbind.
+    /// Checks whether `who` may bind the window in this way, apart from the region. Returns none for an unbind.
     pub(crate) fn check_bind(
         &self,
         who: Asker,

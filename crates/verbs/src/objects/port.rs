@@ -39,7 +39,7 @@ pub struct Managed {
 /// The maximum number of ports of a device.
 pub const MAX_PORTS: u8 = 2;
 
-/// An event of a port, of which programs are told (IBTA 11.6.3.2).
+/// An event of a port that is reported to programs (IBTA 11.6.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PortEvent {
     /// The port has become active.

@@ -107,7 +107,7 @@ impl Queue {
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) entry: SrqEntry,
-    /// Whether the queue has fallen below its limit with this one: the program must be told.
+    /// Whether the queue has fallen below its limit with this one: the program must get an event.
     pub(crate) below_limit: bool,
 }
 

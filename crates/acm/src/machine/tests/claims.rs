@@ -1,3 +1,5 @@
+//! Addresses that two endpoints claim, under each `claim_policy`.
+
 use alloc::vec::Vec;
 use core::time::Duration;
 

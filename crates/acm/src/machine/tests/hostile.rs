@@ -1,3 +1,5 @@
+//! Hostile endpoints: impossible senders, and floods of claims, contradictions and requests.
+
 use alloc::format;
 use core::time::Duration;
 

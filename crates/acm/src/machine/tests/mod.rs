@@ -1,3 +1,5 @@
+//! Tests of the machine, by subject.
+
 mod claims;
 mod hostile;
 mod net;

@@ -30,7 +30,7 @@ pub(super) struct Driver {
     pub(super) members: Vec<Gid>,
     pub(super) questions: VecDeque<(QuestionId, PathRecord)>,
     pub(super) system: VecDeque<(QuestionId, Address)>,
-    /// Who waits for the answers to these, each as often as it was said.
+    /// The clients reported as waiting for the answers to these queries, once for each report.
     pub(super) waits: Vec<(QuestionId, ClientId)>,
     pub(super) answers: Vec<(RequestId, Result<Resolved, Failure>)>,
     pub(super) published: BTreeMap<Address, (PathRecord, Time)>,

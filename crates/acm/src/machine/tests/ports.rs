@@ -1,3 +1,5 @@
+//! Changes of ports and endpoints.
+
 use alloc::vec::Vec;
 use core::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Resolution: the requests and queries that are sent, and the paths that result.
+
 use alloc::vec::Vec;
 use core::time::Duration;
 

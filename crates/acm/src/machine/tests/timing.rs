@@ -1,3 +1,5 @@
+//! Retransmission, expiry, confirmation, deadlines, and turns of clients.
+
 use core::time::Duration;
 
 use super::net::*;

@@ -1,3 +1,5 @@
+//! The endpoints and names that follow from ports and the file of addresses.
+
 use rdmux::{GidEntry, Guid, Lid, Mtu};
 use rdmux_acm::Port;
 use rdmux_wire::sa::Rate;

@@ -1,17 +1,16 @@
-//! Queries of ACM (`ib_acm`), the host's service that knows paths, before the connection manager resolves a path without
-//! it.
+//! Queries the host's ACM service (`ib_acm`) for a path, before the connection manager resolves the path without it.
 //!
-//! | file | is |
+//! | file | contents |
 //! |---|---|
 //! | `environment` | `RDMA_CM_USE_IB_ACM` and `RDMUX_ACM_TIMEOUT` |
-//! | `question` | what is asked, and whether the answer fits |
+//! | `question` | a query, and the check of its answer |
 //! | `given` | paths from ACM that turn out to be wrong |
 //! | `silence` | backoff from a service that does not answer |
 //! | `start` | starts the service on demand |
 //! | `helpers` | threads that wait on behalf of non-blocking calls |
 //! | `route` | the connection manager's commands that query ACM |
 //!
-//! ACM is not part of the host service. If it hangs, dies or gives an impossible answer, the path is resolved without it, after
+//! ACM is not part of the host service. If it hangs, dies or gives an invalid answer, the path is resolved without it, after
 //! [`Settings::timeout`] at the latest. No lock is held while a query waits: each has a connection of its own ([`Client`]).
 //! ACM's shared-memory cache is read without a query.
 
@@ -58,11 +57,11 @@ pub(crate) struct Acm {
     serves: AtomicBool,
 }
 
-/// The one job of [`Acm::serve`] that there may be at a time. It is over when this is dropped, also by a panic.
+/// The only job of [`Acm::serve`] at a time. It ends when this is dropped, also by a panic.
 struct Serving(Arc<Acm>);
 
 impl Serving {
-    /// None if there is one.
+    /// Begins the job. Returns none if one is already running.
     fn begin(acm: &Arc<Acm>) -> Option<Self> {
         let is_first = !acm.serves.swap(true, Ordering::AcqRel);
         is_first.then(|| Self(Arc::clone(acm)))
@@ -173,9 +172,8 @@ impl Acm {
         })
     }
 
-    /// If the service is started on demand: keeps it running as long as this process, so that other hosts find this one. Does not
-    /// block.
-    /// However many listen, one thread sees to it, since it may take long, and the others are for routes.
+    /// Keeps a service that is started on demand running as long as this process, so that other hosts find this one. Does not block.
+    /// One thread does this for all listeners, since it may take long and the other threads are for routes.
     fn serve(self: &Arc<Self>) {
         let Some(starter) = self.starter.clone() else { return };
         let Some(serving) = Serving::begin(self) else { return };

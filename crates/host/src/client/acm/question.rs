@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(by_gid.pkey, Some(Pkey::DEFAULT));
     }
 
-    /// The port on a fabric has the same IP addresses, but not the GIDs.
+    /// A port on a fabric may have the same IP addresses, but not the same GIDs.
     #[test]
     fn ids_whose_ip_addresses_are_gids_ask_by_those() {
         for (src, dst) in

@@ -1,10 +1,10 @@
-//! Rings between processes of two hosts of one user. Ports of a subnet have no IP network between them that would have to be
-//! imitated.
+//! Rings between processes of two hosts of one user, on InfiniBand. Between ports of a subnet there is no IP network that rings would
+//! have to imitate.
 //!
-//! `pairs` decides; this module talks to the other host's service. It finds that by the address where the host receives
-//! packets, from the fabric's table, and by the registry of hosts. It must be of the same user, by the credentials of both ends
-//! of the socket. Each pair has a connection, which lives as long as the pair: when it closes, the process at the other end is
-//! gone. Nothing here waits for the other service; a process that asks for rings waits for its own.
+//! `pairs` decides which processes get rings; this module communicates with the other host's service. It finds that service by the address
+//! where the host receives packets, from the fabric's table, and by the registry of hosts. The service must be of the same user, by the
+//! credentials of both ends of the socket. Each pair has a connection, which lives as long as the pair: when it closes, the process at the
+//! other end has exited. Nothing here waits for the other service; a process that asks for rings waits for its own.
 //!
 //! The offerer makes the rings and the socket pair for wakeups. Each service passes its end on to its process, and also the
 //! boards and pidfds by which the two access each other's memory, if both belong to the services' user and allow it.
@@ -269,7 +269,7 @@ impl Core {
         self.host_rings.pairs.get(id).map(|pair| &pair.link.connection)
     }
 
-    /// Handles an accepted offer of ours: commits, and tells the process.
+    /// Handles that the other service took an offer of this one: commits, and informs the process.
     fn offer_taken(&mut self, id: PairId, peer: u16, number: u16, fds: Vec<Foreign>) {
         let Some(Connection::Ours(fd)) = self.connection_of(id) else { return };
         let reach = match reach_from(fds) {
@@ -352,7 +352,7 @@ impl Core {
         self.release_held(id);
     }
 
-    /// Answers offers that were held for an offer of ours.
+    /// Answers offers that were held while an offer of this service was pending.
     fn release_held(&mut self, id: PairId) {
         let held = self.host_rings.held.extract_if(.., |(pair, ..)| *pair == id);
         for (_, client, offer, fds) in held.collect::<Vec<_>>() {

@@ -67,7 +67,7 @@ pub(crate) struct Pair<L> {
 pub(crate) enum Asked {
     /// It has rings.
     Up(PairId),
-    /// It is told when that is decided.
+    /// The process gets the answer when the decision is made.
     Wait(PairId),
     /// There will be none.
     No,
@@ -82,10 +82,10 @@ pub(crate) enum Offered {
     Known,
     /// There will be none.
     No,
-    /// Our own offer goes first: ask again when it is decided.
+    /// This service's own offer takes precedence: ask again when it is decided.
     Hold(PairId),
-    /// The offer is taken. `instead`: this pair of ours is withdrawn, and requests that wait for it wait for the new
-    /// one.
+    /// The offer is taken. `instead`: the pair that this service offered is withdrawn, and requests that wait for it wait
+    /// for the new one.
     Take { instead: Option<PairId> },
 }
 
@@ -193,7 +193,7 @@ impl<L> Pairs<L> {
     }
 
     /// Handles another service's offer of rings between a process of its host and one of ours. `process` is the number of
-    /// the former. `first` says that our address is the lower one, so that ours goes first if two offers cross.
+    /// the former. `first` means that this host has the lower address, so that its offer takes precedence if two cross.
     pub(crate) fn offered(&mut self, ends: Ends, process: u64, first: bool) -> Offered {
         if let Some(answer) = self.answers.get(&ends) {
             let &Answer::Pair(id) = answer else { return Offered::No };

@@ -1,4 +1,4 @@
-//! The ports of InfiniBand: those of a host's adapter on one fabric or two. What the service knows of them it learns from the fabric.
+//! The ports of InfiniBand: those of a host's adapter on one fabric or two. The service learns their properties from the fabric.
 //!
 //! `adapter` attaches a port of the adapter and keeps it, `adapters` has all of them, `greetings` has the clients that wait until that is
 //! decided, `facts` parses the fabric's updates, `lookout` watches for a fabric that comes up, `manager` tracks which processes hold

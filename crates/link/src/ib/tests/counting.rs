@@ -1,4 +1,4 @@
-//! Counts for the ports on the way, and reports of wrong keys.
+//! Counts for the ports on the path, and reports of wrong keys.
 
 use std::sync::Mutex;
 

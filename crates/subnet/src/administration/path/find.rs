@@ -35,7 +35,7 @@ pub(super) struct Finder<'a> {
     pub(super) wants: &'a Wants,
 }
 
-/// What all paths between two ports have in common.
+/// The common properties of all paths between two ports.
 struct Pair<'a> {
     from: &'a End<'a>,
     to: &'a End<'a>,

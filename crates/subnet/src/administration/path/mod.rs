@@ -1,7 +1,7 @@
 //! PathRecord: routes of packets from port to port (IBTA 15.2.5.16).
 //!
 //! A query by GID or LID takes a look-up of each end and a walk along the switches of the route, there and back. The cost
-//! does not depend on the number of nodes, and neither does the locality of its memory accesses: `links` packs the needed
+//! does not depend on the number of nodes, nor does the locality of memory accesses: `links` packs the needed
 //! properties of ports, `ways` caches the results of earlier walks, and `sets` does each look-up of either in one cache line.
 
 mod find;

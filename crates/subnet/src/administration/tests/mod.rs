@@ -1,3 +1,5 @@
+//! Administration with a model for tests, whose output is collected.
+
 use alloc::vec::Vec;
 
 use rdmux_wire::mad::{MadHeader, Method, status};

@@ -2,7 +2,7 @@
 //!
 //! A peer may buffer out-of-order packets (as `responder::reorder` does) or drop them. The wire does not say
 //! which, but the acknowledgement of the missing packet does: one that reaches beyond it shows that the peer
-//! had buffered later packets. So at first only the packet that the peer asks for is retransmitted, while
+//! had buffered later packets. So at first only the packet that the peer requests is retransmitted, while
 //! new ones continue to leave. If the next gap begins right after it, the peer drops, or much was lost: then
 //! everything is retransmitted, and after a few such results always. A peer known to buffer is sent more
 //! packets with each further gap of one flight, so that a long gap does not take one round trip per packet.
@@ -148,7 +148,7 @@ impl Mend {
     }
 }
 
-/// What an acknowledgement says about the packet that is now the oldest.
+/// The information that an acknowledgement gives about the packet that is now the oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
     /// Nothing is known about it.

@@ -1,11 +1,11 @@
 //! The wires that carry packets. Only this folder of the engine distinguishes kinds of wires; the rest uses a queue pair's [`Path`], and a
 //! round's [`Inbound`].
 //!
-//! - [`AnyWire`]: a packet wire at an address, of any kind. A further kind is a variant of it, or needs none: [`AnyWire::Other`] is for
-//!   wires that the device's driver provides ([`Control::attach_wire`])
+//! - [`AnyWire`]: a packet wire at an address, of any kind. A further kind becomes a variant of it, unless the device's driver provides the
+//!   wire: [`AnyWire::Other`] is for such wires ([`Control::attach_wire`])
 //! - `gathered`: packets gathered into one system call, zero-copy
 //! - `udp`, `ib`: the wires that gather packets
-//! - `ring`: records to a process of this host, and all shortcuts past packets
+//! - `ring`: records to a process of this host, and all shortcuts that need no packets
 //! - `stream`: streams, one per queue pair
 //!
 //! [`Control::attach_wire`]: crate::objects::control::Control::attach_wire

@@ -476,7 +476,7 @@ mod tests {
         assert_eq!(hub.drive(), None);
     }
 
-    /// A key was registered anew while the message was on its way from the hub, which invalidated the earlier registration.
+    /// A key was registered again while the message was in transit from the hub, which invalidated the earlier registration.
     #[test]
     fn a_key_that_a_sender_takes_away_is_closed_at_the_hub_too_when_it_is_of_a_later_registration()
     {

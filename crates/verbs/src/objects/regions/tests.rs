@@ -1,3 +1,5 @@
+//! Checks of keys, ranges and rights, for regions and for windows.
+
 use super::*;
 
 const QP: Asker = Asker { qpn: Qpn::new(7), pd: PdId(1) };

@@ -1,4 +1,4 @@
-//! Numbers of targets and of XRC shared receive queues: bit 23 is set, then follow nine bits of generation, which advance with
+//! The numbers of targets and of XRC shared receive queues. Bit 23 is set; then follow nine bits of generation, which advance with
 //! each allocation, then fourteen bits of index. So a number is reused only after 512 allocations of its index, and an index is
 //! not reused while others are free. The generation of an index starts at random: a late packet for an object of an earlier
 //! service rarely matches anything.

@@ -77,7 +77,7 @@ pub enum XrcRequest {
     CreateTarget {
         /// The opening of its domain.
         domain: u32,
-        /// How it is held.
+        /// Whether the process holds it by registration or by a handle.
         hold: Hold,
     },
     /// Holds an existing target.
@@ -86,7 +86,7 @@ pub enum XrcRequest {
         domain: u32,
         /// Its number.
         qpn: Qpn,
-        /// How it is held.
+        /// Whether the process holds it by registration or by a handle.
         hold: Hold,
     },
     /// Releases a hold on a target.
@@ -95,7 +95,7 @@ pub enum XrcRequest {
         domain: u32,
         /// Its number.
         qpn: Qpn,
-        /// How it was held.
+        /// Whether the process held it by registration or by a handle.
         hold: Hold,
     },
     /// Changes attributes and state of a target.

@@ -1,4 +1,4 @@
-//! A port of the host's adapter: attached when its fabric is up, kept while the fabric lives, and requested again
+//! A port of the host's adapter: attached when its fabric is up, kept as long as the fabric runs, and requested again
 //! afterwards.
 //!
 //! Nothing here waits for the fabric. Its messages are read when they arrive, a limited number at a time. A greeting that
@@ -52,9 +52,9 @@ pub(in crate::service) struct Adapter {
     retry: Duration,
     /// Watches for a fabric to come up, while there is none.
     pub(super) lookout: Option<Lookout>,
-    /// What the fabric told of the port, now or when it was last up.
+    /// The fabric's description of the port, from now or from when the fabric was last up.
     known: Option<Known>,
-    /// Why there is no port. Reported once.
+    /// The reason why there is no port. Reported once.
     refused: Option<String>,
     pub(super) manager: Manager,
     /// The sockets for the port's data.
@@ -78,14 +78,14 @@ enum State {
     Held { attachment: Attachment, pause: Option<Time> },
 }
 
-/// What an update changed.
+/// The changes that an update contained.
 enum News {
     Nothing,
     Counters,
     Port,
 }
 
-/// What the fabric told of the port.
+/// The fabric's description of the port.
 #[derive(Debug)]
 struct Known {
     node_guid: Guid,
@@ -443,7 +443,7 @@ impl Core {
     }
 
     /// Requests the port's counters, which change without an update. A request that cannot be sent means that the
-    /// fabric is gone, which its socket tells, or has enough to read.
+    /// fabric is gone, which its socket reports, or has enough to read.
     pub(in crate::service) fn ask_for_counters(&mut self) {
         for adapter in self.adapter.iter_mut() {
             if let State::Held { attachment, .. } = &mut adapter.state {
@@ -452,8 +452,8 @@ impl Core {
         }
     }
 
-    /// Tells the fabric where the port's data arrives. Clients are told of the adapter after its answer. If it cannot be told,
-    /// it is gone, which its socket tells, or has assigned no route table.
+    /// Reports to the fabric the address where the port receives data. Clients learn of the adapter after the fabric's answer. If the
+    /// report cannot be sent, the fabric is gone, which its socket reports, or has assigned no route table.
     fn tell_endpoint(&mut self, at: PortAt) {
         let endpoint = self.open_data(at);
         let until = self.now().after(ANSWER);

@@ -1,7 +1,7 @@
 //! Tracks subnet managers, which hold `issmN` open: that sets the port's IsSM bit, and the last close clears it, even if the
 //! process was killed.
 //!
-//! What a manager opens is a FIFO of the view, one in each tree. inotify(7) reports opens. The service then opens the FIFO
+//! The file that a manager opens is a FIFO of the view, one in each tree. inotify(7) reports opens. The service then opens the FIFO
 //! for writing, which succeeds only if a process has it open for reading, and keeps it open: poll(2) reports when the last
 //! reader is gone. Nothing is ever written.
 

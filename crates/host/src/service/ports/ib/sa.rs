@@ -2,7 +2,7 @@
 //! management interface of the fabric like those of programs (`ib_sa` does this in the kernel).
 //!
 //! The interface is opened, without waiting, once the port is attached, and again later if that failed or the interface is lost. The
-//! fabric's user MAD device repeats a query and reports timeouts. A query about which the fabric says nothing is given up here.
+//! fabric's user MAD device repeats a query and reports timeouts. A query for which the fabric reports neither is given up here.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

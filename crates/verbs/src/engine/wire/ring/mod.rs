@@ -1,5 +1,5 @@
-//! Processes of this host, and of other hosts of the user's, reached by rings: records, of which packets are one kind, and shortcuts past
-//! packets.
+//! Communication by rings with processes of this host and of the user's other hosts: records, of which packets are one kind, and shortcuts
+//! that need no packets.
 //!
 //! - `inbox`: receiving from rings
 //! - `short`: short SENDs, directly from the send queue into a record

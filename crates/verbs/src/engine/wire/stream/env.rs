@@ -23,7 +23,7 @@ const SHORT_FRAME: usize = SHORT + 128;
 /// Pieces of memory that are sent or received together.
 type Gathered = ArrayVec<Piece, MAX_PIECES>;
 
-/// Why a payload is not gathered as pieces.
+/// The reason why a payload is not gathered as pieces.
 enum Trouble {
     /// There is no room for more pieces.
     Full,

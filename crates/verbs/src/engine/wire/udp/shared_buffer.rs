@@ -1,7 +1,7 @@
 //! Queue pairs of this process that send to one socket, and the bytes that they may have in flight together.
 //!
-//! Each has its own window, independent of the others. Many windows together exceed one socket's buffer, and the excess is lost.
-//! So the queue pairs that have packets in flight share the size of the buffer.
+//! Each queue pair has its own congestion window, independent of the others. Many windows together exceed one socket's buffer, and the
+//! excess is lost. So the queue pairs that have packets in flight share the size of the buffer.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+//! Openings of domains, registrations and handles, and the lifetime of targets.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
