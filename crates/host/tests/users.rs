@@ -116,7 +116,7 @@ fn a_user_that_takes_all_the_slots_it_gets_keeps_no_other_from_one() {
         }
     };
     assert_eq!(refused.errno(), libc::ENOMEM, "{refused}");
-    assert!(refused.to_string().contains(&format!("user {LET_IN} has")), "{refused}");
+    assert!(refused.to_string().contains(&format!("user {LET_IN} holds")), "{refused}");
     connect(&host, ALSO, DeviceKind::Roce).unwrap().new_slot().unwrap();
     host.client().new_slot().unwrap();
     // Slots that are released can be had again.

@@ -23,7 +23,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// assert_eq!(
 ///     e.to_string(),
 ///     "connection to 127.77.0.9:7471: cannot connect: the peer rejected it: \
-///      invalid service ID (reason 8); is a program listening on that address and port?"
+///      invalid service ID (reason 8); check that a program listens on that address and port"
 /// );
 /// ```
 #[derive(Debug)]
