@@ -2,7 +2,7 @@
 
 /// The size of the region that the peer may access, at offset 0 of the buffer.
 pub const REGION: usize = 2 << 20;
-/// The size of the area for local messages, behind the region.
+/// The size of the area for local messages, which follows the region.
 pub const LOCAL: usize = 2 << 20;
 /// The size of the GRH that precedes a datagram in its receive buffer.
 pub const GRH: usize = 40;

@@ -30,7 +30,7 @@ impl Row {
         Self { name: format!("scripted | {}", name.into()), run: Box::new(run) }
     }
 
-    /// Runs it.
+    /// Runs the row.
     ///
     /// # Errors
     /// The difference from the expected result.

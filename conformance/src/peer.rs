@@ -180,6 +180,7 @@ impl Control {
     pub(crate) fn local(&self) -> Result<IpAddr> {
         Ok(self.output.local_addr()?.ip().to_canonical())
     }
+    /// Sends a line.
     pub(crate) fn put(&mut self, line: &str) -> Result<()> {
         Ok(self.output.write_all(format!("{line}\n").as_bytes())?)
     }
@@ -202,6 +203,7 @@ impl<'a> Words<'a> {
     pub(crate) fn new(line: &'a str) -> Self {
         Self(line.split_ascii_whitespace())
     }
+    /// Returns the next word of the line.
     pub(crate) fn word(&mut self) -> Result<&'a str> {
         self.0.next().context("the line has too few words")
     }
@@ -210,9 +212,11 @@ impl<'a> Words<'a> {
         let word = self.word()?;
         u64::from_str_radix(word, 16).with_context(|| format!("{word:?} is not a number"))
     }
+    /// Parses a hexadecimal number of 32 bits.
     pub(crate) fn hex32(&mut self) -> Result<u32> {
         Ok(u32::try_from(self.hex()?)?)
     }
+    /// Parses a size in hexadecimal.
     pub(crate) fn size(&mut self) -> Result<usize> {
         Ok(usize::try_from(self.hex()?)?)
     }

@@ -83,14 +83,14 @@ pub enum Asks {
 }
 
 impl Asks {
-    /// Where the server runs.
+    /// Returns the side on which the server runs.
     pub fn server(self) -> Place {
         match self {
             Self::Rdmux => Place::Kernel,
             Self::Kernel => Place::Rdmux,
         }
     }
-    /// Where the client runs.
+    /// Returns the side on which the client runs.
     pub fn client(self) -> Place {
         match self {
             Self::Rdmux => Place::Rdmux,
@@ -118,11 +118,11 @@ pub struct Check {
     pub link: Link,
     /// The address family.
     pub family: Family,
-    /// Who is the client.
+    /// The side that is the client.
     pub asks: Asks,
     /// The test.
     pub what: What,
-    /// Whether CI runs it; `--all` runs the others too.
+    /// Whether CI runs the check; `--all` runs the others too.
     pub brief: bool,
 }
 
@@ -177,7 +177,7 @@ impl Check {
         )
     }
 
-    /// Runs it. Returns an outcome for each of [`rows`](Self::rows), in their order.
+    /// Runs the check. Returns an outcome for each of [`rows`](Self::rows), in their order.
     pub fn run(&self, guest: &Guest) -> Vec<Outcome> {
         match self.what {
             What::Rping { size } => vec![rping::ping(guest, self, size)],

@@ -27,7 +27,7 @@ pub(crate) struct Args {
 /// The program for libibacm, which has its own requirements.
 const ACM: &str = "acm";
 
-/// Runs all checks. What cannot be compared here is skipped.
+/// Runs all checks. Comparisons that this machine does not allow are skipped.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("C ABI");
     if args.programs.is_empty() {

@@ -173,7 +173,7 @@ impl Place {
         Ok(path)
     }
 
-    /// Removes the listed files, and those of our folders that are then empty.
+    /// Removes the listed files, and the folders of the installation that are then empty.
     fn uninstall(&self) -> Result<()> {
         let list = self.root.join(LIST);
         let files = fs::read_to_string(&list)

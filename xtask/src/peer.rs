@@ -111,7 +111,7 @@ fn scripted(only: &[&str], rows: &mut Rows) -> Result<()> {
 
 fn in_guest(suite: Suite, only: &[&str], strict: bool, rows: &mut Rows) -> Result<()> {
     let place = Place::new(suite)?;
-    // Idempotent; reports at once what is missing on this machine.
+    // The command is idempotent, and reports at once if something is missing on this machine.
     sh::run(vm().arg("build")).context("building the guest")?;
     build(&place)?;
     let only = [suite.flags(), only].concat();

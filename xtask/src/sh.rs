@@ -21,7 +21,7 @@ pub(crate) fn target_dir() -> PathBuf {
     root().join(dir)
 }
 
-/// Returns a command for the cargo that runs us, from the workspace's root.
+/// Returns a command for the cargo that runs xtask, from the workspace's root.
 ///
 /// In CI it keeps no incremental data: CI never builds twice, and the data is half of what a build leaves on the disk.
 pub(crate) fn cargo() -> Command {
@@ -67,7 +67,7 @@ pub(crate) fn run(c: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command, and passes each line of its output to `line` as well as to our own output. Returns whether it succeeded.
+/// Runs a command, and passes each line of its output to `line` as well as to standard output. Returns whether it succeeded.
 pub(crate) fn run_lines(c: &mut Command, mut line: impl FnMut(&str)) -> Result<bool> {
     say(c);
     let mut child =
@@ -88,7 +88,7 @@ pub(crate) fn run_lines_within(
     c: &mut Command,
     line: impl FnMut(&str),
 ) -> Result<bool> {
-    // It controls the whole process group, and terminates what a program leaves running with our end of its output.
+    // timeout(1) controls the whole process group, and terminates processes that a program leaves running with its end of the output.
     let mut timed = command("timeout");
     timed.args(["--signal=KILL", &limit.as_secs().to_string()]);
     timed.arg(c.get_program()).args(c.get_args());

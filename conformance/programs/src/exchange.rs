@@ -35,10 +35,11 @@ pub(crate) struct Exchange {
     devices: Option<(&'static str, &'static str)>,
     proofs: Vec<Proof>,
     timeout: Duration,
-    /// The ways in which CI runs it.
+    /// The ways in which CI runs the row.
     pub(crate) brief: &'static [Way],
 }
 
+/// A server program: its command line, the sign that it is ready, and its expected end.
 #[derive(Clone, Debug)]
 struct Server {
     line: String,
@@ -49,24 +50,24 @@ struct Server {
 /// The sign that a server is ready.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ready {
-    /// It listens on TCP port `{port}`.
+    /// The server listens on TCP port `{port}`.
     Tcp,
-    /// It listens on this TCP port, because it supports no other.
+    /// The server listens on this TCP port, because it supports no other.
     TcpPort(u16),
     /// The host's service has a listening id of it.
     Cm,
     /// The host's service has its membership in a multicast group.
     Group,
-    /// It prints this.
+    /// The server prints this.
     Says(&'static str),
 }
 
 /// How a program ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
-    /// By itself, with status 0.
+    /// The program exits by itself, with status 0.
     Alone,
-    /// By a signal.
+    /// The suite ends the program by a signal.
     Told,
 }
 
@@ -82,7 +83,7 @@ impl Exchange {
             options: &[],
             devices: None,
             proofs: Vec::new(),
-            // A program that hangs does so for ever; a slow one may wait for the processor.
+            // A hanging program never ends; a slow one may be waiting for a processor.
             timeout: Duration::from_secs(180),
             brief: &[],
         }
@@ -138,7 +139,7 @@ impl Exchange {
         self
     }
 
-    /// Sets what the output must show.
+    /// Sets the proof that the output must contain.
     pub(crate) fn proof(mut self, proof: Proof) -> Self {
         self.proofs.push(proof);
         self
@@ -150,13 +151,13 @@ impl Exchange {
         self
     }
 
-    /// Sets the ways in which CI runs it.
+    /// Sets the ways in which CI runs the row.
     pub(crate) fn brief(mut self, ways: &'static [Way]) -> Self {
         self.brief = ways;
         self
     }
 
-    /// Runs it.
+    /// Runs the programs.
     ///
     /// # Errors
     /// When a program does not end as it should, or its output lacks the proof; [`Uncalibrated`] if one of
@@ -170,7 +171,7 @@ impl Exchange {
         outcome
     }
 
-    /// Runs it; `started` gets the processes, the server first.
+    /// Runs the programs. `started` gets the processes, the server first.
     fn play(&self, scene: &Scene, started: &mut Vec<Process>) -> Result<()> {
         let sides = [&scene.server, if self.beside { &scene.server } else { &scene.client }];
         let [there, here] = if self.turned { [sides[1], sides[0]] } else { sides };

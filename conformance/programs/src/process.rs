@@ -23,7 +23,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it, with its output in a file that begins with the command line.
+    /// Starts a program, with its output in a file that begins with the command line.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -38,17 +38,17 @@ impl Process {
         Ok(Self { child, name, log: log.to_path_buf() })
     }
 
-    /// Returns its process ID.
+    /// Returns the process ID.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns its output so far: standard output, followed by standard error.
+    /// Returns the program's output so far: standard output, followed by standard error.
     pub(crate) fn output(&self) -> String {
         self.printed() + &read(&errors(&self.log))
     }
 
-    /// Returns its standard output so far.
+    /// Returns the program's standard output so far.
     pub(crate) fn printed(&self) -> String {
         let text = read(&self.log);
         text.split_once('\n').map_or("", |(_command, said)| said).to_owned()
@@ -85,7 +85,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for its end.
+    /// Waits for the program's end.
     ///
     /// # Errors
     /// When it does not end within `timeout`.
@@ -103,7 +103,7 @@ impl Process {
         }
     }
 
-    /// Waits for its end, which must be a success.
+    /// Waits for the program's end, which must be a success.
     ///
     /// # Errors
     /// When it is not, or it does not end within `timeout`.
@@ -113,7 +113,7 @@ impl Process {
         Ok(())
     }
 
-    /// Sends it a signal, by which it must end, or exit with status 0.
+    /// Sends the program a signal, by which it must end, or exit with status 0.
     ///
     /// # Errors
     /// When it ends otherwise, or not within `timeout`.
@@ -128,7 +128,7 @@ impl Process {
         Ok(())
     }
 
-    /// Sends it a signal that does not end it.
+    /// Sends the process a signal that does not end it.
     ///
     /// # Errors
     /// When there is no such process.
@@ -136,7 +136,7 @@ impl Process {
         kill_process(self.process_id()?, signal).with_context(|| self.name.clone())
     }
 
-    /// Kills it and its descendants, and waits for its end.
+    /// Kills the program and its descendants, and waits for its end.
     ///
     /// # Errors
     /// When it had ended before, or does not end within `timeout`.

@@ -8,7 +8,7 @@ use crate::stage::Scene;
 
 /// perftest's failure to calibrate its clock: it found no line through its measurements, and continues with a clock of
 /// frequency 0, so that all its results are 0, infinite or not a number. This happens if it loses the processor
-/// meanwhile, and says nothing about the tested stack.
+/// meanwhile, and is no evidence about the tested stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uncalibrated;
 
@@ -46,7 +46,7 @@ pub(crate) enum Proof {
     Perftest { lines: usize, iterations: Option<u64> },
     /// `name = 1.23 unit` for this name, above zero.
     Figure(&'static str),
-    /// So many bytes crossed the wire between the sides, by the counters of its interfaces.
+    /// At least this many bytes crossed the wire between the sides, by the counters of its interfaces.
     Crossed(u64),
 }
 

@@ -36,13 +36,13 @@ pub(crate) enum Expected {
     Skip(&'static str, &'static str),
     /// This test passes, or is skipped for one of these.
     May(&'static str, &'static str),
-    /// So many tests pass.
+    /// This many tests pass.
     Enough(usize),
-    /// There is no test without a row.
+    /// Every test has a row.
     NoOther,
 }
 
-/// The outcome of each test, by name; or why there is none.
+/// The outcome of each test, by name; or the reason why there is none.
 pub(crate) type Results = Result<BTreeMap<String, Ended>, String>;
 
 /// The outcome of a test.
@@ -117,8 +117,8 @@ impl Expected {
         }
     }
 
-    /// Compares with the results. The first row runs all tests at once. A row with an unexpected result
-    /// makes them run again when it is retried.
+    /// Compares the expectation with the results. The first row runs all tests at once. A row with an
+    /// unexpected result makes them run again when it is retried.
     pub(crate) fn check(self, stage: &mut Stage, scene: &Scene) -> Outcome {
         let device = scene.device;
         let run = || (device, all(scene).map_err(|e| format!("{e:#}")));

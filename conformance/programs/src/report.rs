@@ -29,6 +29,7 @@ pub(crate) struct Report {
     cases: Vec<Case>,
 }
 
+/// A row in one of its ways, with its outcome.
 struct Case {
     way: String,
     title: String,

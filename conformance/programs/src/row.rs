@@ -18,7 +18,7 @@ pub(crate) struct Row {
     pub(crate) way: Way,
     /// Whether CI runs it; `--all` runs the others too.
     pub(crate) brief: bool,
-    /// What is started.
+    /// The program or test that is run.
     pub(crate) run: Run,
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// Returns its name.
+    /// Returns the device's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Roce => "rdmux_roce0",
@@ -57,36 +57,36 @@ impl Device {
 /// The hosts and the address between which the programs of a row run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// On one virtual host: through shared memory.
+    /// Between processes of one virtual host: through shared memory.
     Ring,
     /// Between two virtual hosts: over UDP, or for iWARP over TCP.
     Udp,
-    /// On the default host, by `127.0.0.1`, as a plain user if possible.
+    /// Between processes of the default host, by `127.0.0.1`, as a plain user if possible.
     Default,
-    /// On the default host, by `::1`.
+    /// Between processes of the default host, by `::1`.
     Loopback6,
     /// Between the default hosts of two network namespaces, over IPv4.
     Wire4,
     /// Between the default hosts of two network namespaces, over IPv6.
     Wire6,
-    /// The same over IPv4, but both of one user, who has set no directory for either.
+    /// Like `Wire4`, but both hosts belong to one user, who has set no directory for either.
     Namespaces,
-    /// The same for a user without privilege, with the namespaces in a user namespace.
+    /// Like `Namespaces`, for a user without privilege, with the namespaces in a user namespace.
     UserNamespaces,
     /// Between two virtual hosts on a fabric that OpenSM manages.
     OpenSm,
-    /// On one virtual host with two ports on one fabric.
+    /// Between the two ports of a virtual host on one fabric.
     OwnPorts,
     /// Between two such hosts.
     Ports,
-    /// On hosts of a fabric, which the programs manage or query.
+    /// Between hosts of a fabric, which the programs manage or query.
     Management,
 }
 
 impl Way {
-    /// The two in which every program is run.
+    /// The two ways in which every program is run.
     pub(crate) const HERE: &[Self] = &[Self::Ring, Self::Udp];
-    /// Those over IPv6.
+    /// The ways over IPv6.
     pub(crate) const IPV6: &[Self] = &[Self::Loopback6, Self::Wire6];
 }
 
@@ -138,7 +138,7 @@ pub(crate) const fn rest(text: &'static str) -> Options {
     Options { text, brief: &[] }
 }
 
-/// What is started.
+/// The program or test that is run.
 #[derive(Clone, Debug)]
 pub(crate) enum Run {
     /// A server and its clients, or one program alone.
@@ -164,12 +164,12 @@ impl Run {
 /// The outcome of a row: success, or why not.
 pub(crate) type Outcome = Result<(), Trouble>;
 
-/// Why a row did not succeed.
+/// The reason why a row did not succeed.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// It cannot and need not run here: the operating system forbids what it needs.
+    /// The row cannot and need not run here: the operating system forbids what it needs.
     NotHere(String),
-    /// It went wrong.
+    /// The row has failed.
     Failed(anyhow::Error),
 }
 

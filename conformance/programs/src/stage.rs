@@ -54,7 +54,7 @@ pub(crate) struct Stage {
     _holders: Vec<Process>,
 }
 
-/// The same two sides under their IPv4 and IPv6 addresses.
+/// Two sides on a wire, under their IPv4 and under their IPv6 addresses.
 #[derive(Debug)]
 struct Wire {
     v4: [Side; 2],
@@ -89,7 +89,7 @@ impl Stage {
         })
     }
 
-    /// Returns what a row needs: its running hosts, a port and folders for its output.
+    /// Returns the environment of a row: its running hosts, a port and folders for its output.
     ///
     /// # Errors
     /// When the hosts cannot be started.
@@ -370,8 +370,8 @@ impl Stage {
         Ok(sides)
     }
 
-    /// Returns them on a fabric of the first host's machine, which the second one's has joined, once their ports are up. OpenSM, on
-    /// the first host, manages that of a plain user.
+    /// Returns the default hosts of two namespaces on a fabric of the first machine, which the second has joined, once their
+    /// ports are up. OpenSM, on the first host, manages the fabric of a plain user.
     fn joined(&mut self, whose: Whose) -> Result<[Side; 2], Trouble> {
         let sides = self.namespaces(whose)?;
         if self.joined.contains(&whose) {
@@ -523,7 +523,7 @@ impl Scene {
         Process::start(side.command(&["--device", device], options, &words), &line, Path::new(&log))
     }
 
-    /// Waits until the services of both sides have forgotten the programs of this row.
+    /// Waits until the services of both sides have released the programs of this row.
     ///
     /// # Errors
     /// When they do not.

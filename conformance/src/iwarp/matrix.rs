@@ -64,6 +64,7 @@ pub(super) enum Speaks {
 }
 
 impl Speaks {
+    /// Returns the start-up frame of the scripted peer.
     pub(super) fn said(self, kind: Kind, flags: Flags) -> Said {
         let (revision, enhanced) = match self {
             Self::V1 => (1, None),
@@ -121,6 +122,7 @@ impl Cell {
         })
     }
 
+    /// Returns the default settings of both ends.
     pub(super) fn plain() -> Self {
         Self { settings: Settings::default(), their_crc: false, their_markers: false }
     }

@@ -31,7 +31,7 @@ pub const BUFFER: usize = 4096;
 /// The configuration of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Settings {
-    /// Whether the host asks for CRCs.
+    /// Whether the host requests CRCs.
     pub crc: bool,
     /// The value in the configuration file.
     pub markers: &'static str,
@@ -329,7 +329,7 @@ pub fn message() -> Vec<u8> {
     (0..=u8::MAX).cycle().take(MESSAGE).collect()
 }
 
-/// Returns whether this is that message.
+/// Returns whether these bytes are the test message.
 pub fn is_message(bytes: &[u8]) -> bool {
     bytes == message()
 }

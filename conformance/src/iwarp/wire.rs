@@ -26,7 +26,7 @@ pub struct Said {
     pub flags: Flags,
     /// 1 or 2.
     pub revision: u8,
-    /// Of revision 2.
+    /// The header of revision 2.
     pub enhanced: Option<Enhanced>,
     /// Arbitrary bytes.
     pub private_data: Vec<u8>,
@@ -71,7 +71,7 @@ pub struct Wire {
     input: Vec<u8>,
     /// The framing of received frames, and the position in the stream.
     rx: (Framing, u64),
-    /// The same for sent frames.
+    /// The framing and position of sent frames.
     tx: (Framing, u64),
     /// The number of the next message of each queue.
     msn: [u32; 4],

@@ -1,4 +1,4 @@
-//! The client, which sends commands, and the operations of which the tests consist.
+//! The client, which sends commands, and the operations that tests are built from.
 
 use std::net::{IpAddr, TcpStream};
 

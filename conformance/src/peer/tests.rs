@@ -40,7 +40,7 @@ impl Test {
     }
 }
 
-/// All tests.
+/// The table of tests.
 pub(super) const TESTS: &[Test] = &[
     test("rc/send", QpType::Rc, send_sizes),
     test("rc/send_imm", QpType::Rc, send_imm),
@@ -141,7 +141,7 @@ fn write_sizes(s: &mut Session) -> Result<()> {
         s.post(SendWr::write(1, s.remote(16)), n)?;
         s.succeeds()?;
         if s.peer.wants.qp_type == QpType::Uc {
-            // A completed send may not have arrived: a SEND behind it shows that it has.
+            // A completed send may not have arrived: a SEND that follows it shows that it has.
             s.ask("recv 0")?;
             s.post(SendWr::send(1), 0)?;
             s.succeeds()?;
@@ -180,7 +180,7 @@ fn read_sizes(s: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// More READs than the responder serves at a time, and a fenced SEND behind them.
+/// More READs than the responder serves at a time, followed by a fenced SEND.
 fn read_many(s: &mut Session) -> Result<()> {
     const N: usize = 40;
     const LEN: usize = 3000;
@@ -348,7 +348,7 @@ fn send_too_long(s: &mut Session) -> Result<()> {
     s.refused(&[WcStatus::RemInvReqErr, WcStatus::RemOpErr])
 }
 
-/// The error flushes the requests posted behind it.
+/// The error flushes the requests posted after it.
 fn flush(s: &mut Session) -> Result<()> {
     s.peer.post_recv(16)?;
     s.you.memory.rkey.0 ^= 0x5500;
@@ -409,7 +409,7 @@ fn ud_send_imm(s: &mut Session) -> Result<()> {
     immediate(seen.extra, seen.flags, 0xcafe_1234)
 }
 
-/// A wrong Q_Key is dropped; the datagram behind it arrives.
+/// A datagram with a wrong Q_Key is dropped; the next one arrives.
 fn ud_wrong_qkey(s: &mut Session) -> Result<()> {
     s.ask(&format!("recv {:x}", GRH + 100))?;
     s.fill(200, 13);

@@ -96,7 +96,7 @@ impl Capture {
         Ok(Self { dump })
     }
 
-    /// Stops, and keeps the packets.
+    /// Stops the capture, and keeps the packets.
     ///
     /// # Errors
     /// When the file cannot be copied.
@@ -127,9 +127,9 @@ impl Guest {
         Ok(Goodbyes { sent: count("cm_tx_msgs")?, again: count("cm_tx_retries")? })
     }
 
-    /// Returns whether since `before` the kernel has sent one DREQ and will not retransmit it, because it has forgotten
-    /// the connection to the port of this check, while rdmux's service still has that connection: it never
-    /// received the DREQ.
+    /// Returns whether since `before` the kernel has sent one DREQ and will not retransmit it, because it no longer has
+    /// the connection to the port of this check, while rdmux's service still has that connection: it never received the
+    /// DREQ.
     ///
     /// # Errors
     /// When either side cannot be queried.

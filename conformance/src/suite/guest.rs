@@ -37,7 +37,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Returns its address.
+    /// Returns the side's address.
     pub fn address(self, family: Family) -> &'static str {
         match (self, family) {
             (Self::Kernel, Family::V4) => "10.77.0.1",
@@ -47,7 +47,7 @@ impl Place {
         }
     }
 
-    /// Returns its network interface.
+    /// Returns the side's network interface.
     pub fn interface(self) -> &'static str {
         match self {
             Self::Kernel => "veth0",
@@ -330,23 +330,23 @@ pub struct Process {
 }
 
 impl Process {
-    /// Returns its log so far: a line with its name and arguments, then its output.
+    /// Returns the process's log so far: a line with its name and arguments, then its output.
     pub fn output(&self) -> String {
         fs::read(&self.log).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
     }
 
-    /// Returns its output so far.
+    /// Returns the process's output so far.
     pub(super) fn said(&self) -> String {
         let log = self.output();
         log.split_once('\n').map(|(_, said)| said.to_owned()).unwrap_or_default()
     }
 
-    /// Returns its process ID.
+    /// Returns the process ID.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until it has printed `text`.
+    /// Waits until the process has printed `text`.
     ///
     /// # Errors
     /// When it ends or the timeout expires before.
@@ -376,7 +376,7 @@ impl Process {
         })
     }
 
-    /// Waits for its end.
+    /// Waits for the process's end.
     ///
     /// # Errors
     /// When it does not end in time.
@@ -399,7 +399,7 @@ impl Process {
         }
     }
 
-    /// Waits for its end. It must succeed.
+    /// Waits for the process's end. It must succeed.
     ///
     /// # Errors
     /// When it does not end in time or fails.

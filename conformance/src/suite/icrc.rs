@@ -38,7 +38,7 @@ fn frames(guest: &Guest, check: &Check, taken: &mut Outcome) -> Result<()> {
     }
     // The frames that rdmux sent, once there are some of both sides and families, and those that the kernel accepted.
     let seen = || {
-        // It fails at a wrong checksum.
+        // `rdmux decode` fails at a wrong checksum.
         let decoded = guest.must(Place::Kernel, "rdmux", &["decode", file])?;
         let from = |place: Place| {
             let arrows = [Family::V4, Family::V6].map(|f| format!("{} > ", place.address(f)));
@@ -68,7 +68,7 @@ fn taken_by_kernel() -> Result<u64> {
 }
 
 /// The kernel reports no dropped packets, but counts accepted ones, in order: when it has counted the correct
-/// packet behind a wrong one, it has dropped the wrong one.
+/// packet after a wrong one, it has dropped the wrong one.
 fn kernel_drops(guest: &Guest) -> Result<()> {
     let to = Place::Kernel.address(Family::V6);
     let before = final_counts()?;

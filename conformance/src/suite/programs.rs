@@ -12,8 +12,8 @@ use super::{Asks, Check, Family, Guest, Place, rping};
 /// A program, and its command lines on both sides.
 ///
 /// In the command lines `{to}` is replaced by the server's address, `{tcp}` by its IPv4 address, `{here}`
-/// by that of the side itself, `{gid}` by the index of that in its GID table, `{port}` by a port and
-/// `{group}` by a multicast group.
+/// by the address of the side itself, `{gid}` by the index of that address in its GID table, `{port}` by
+/// a port and `{group}` by a multicast group.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Program {
     /// The program and its options, for the row's name.
@@ -28,11 +28,11 @@ pub struct Program {
 /// The sign that a server is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ready {
-    /// It listens on TCP port `{port}`.
+    /// The server listens on TCP port `{port}`.
     Tcp,
-    /// It listens on this port of the connection manager, or on `{port}`.
+    /// The server listens on this port of the connection manager, or on `{port}`.
     Cm(Option<u16>),
-    /// It prints this.
+    /// The server prints this.
     Says(&'static str),
 }
 
@@ -124,7 +124,7 @@ pub(super) const PROGRAMS: &[Program] = &[
 pub(super) const MORE: &[Program] = &[
     Program {
         name: "mckey",
-        // Its output would be delayed by buffering when it is a file.
+        // The program's output would be delayed by buffering when it is a file.
         server: "stdbuf -oL mckey -m {group} -b {here} -C 10 -S 500",
         client: "mckey -m {group} -b {here} -C 10 -S 500 -s",
         ready: Ready::Says("joined dgid"),

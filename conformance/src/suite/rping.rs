@@ -12,7 +12,7 @@ const COUNT: &str = "10";
 /// How often a row is run if the wire lost its DREQ, before that counts as a failure.
 const TRIES: u32 = 4;
 
-/// How long a server may take to exit after it was told to, before its state is checked.
+/// How long a server may take to exit after the client has disconnected, before its state is checked.
 const LEAVE: Duration = Duration::from_secs(5);
 
 /// A client pings a server. Both must succeed and the kernel's side must show every ping.
@@ -20,8 +20,7 @@ const LEAVE: Duration = Duration::from_secs(5);
 /// The kernel's client sends DREQ once: a program that disconnects and exits at once, as `rping` does,
 /// destroys its connection, and the kernel cancels retransmission before the first one is due
 /// (`cm_destroy_id` cancels it in the state DREQ_SENT). When the wire loses this datagram, no server
-/// of any implementation learns of the end. Then the wire is simply silent, and the row is run
-/// again.
+/// of any implementation can detect the end. Then the wire is simply silent, and the row is run again.
 pub(super) fn ping(guest: &Guest, check: &Check, size: u32) -> Result<()> {
     for n in 1..=TRIES {
         match exchange(guest, check, size)? {
@@ -37,9 +36,9 @@ pub(super) fn ping(guest: &Guest, check: &Check, size: u32) -> Result<()> {
 
 /// The end of an exchange's server.
 enum End {
-    /// It received the client's DREQ.
+    /// The server received the client's DREQ.
     Heard,
-    /// It could not: the client's kernel sent DREQ once, and that was lost.
+    /// The server could not receive it: the client's kernel sent DREQ once, and that was lost.
     Lost,
 }
 

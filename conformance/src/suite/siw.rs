@@ -76,7 +76,7 @@ struct Mode {
     brief: &'static [&'static str],
 }
 
-/// All four; CI runs every program in the usual one, and sends and READs in the others.
+/// All four modes. CI runs every program in the usual one, and sends and READs in the others.
 const MODES: &[Mode] = &[
     Mode {
         peer_to_peer: true,
@@ -105,9 +105,9 @@ enum What {
     PrivateData,
     /// The client gets the refusal, with the server's private data.
     Refused,
-    /// The client learns that there is no listener.
+    /// The client gets an error because there is no listener.
     NobodyListens,
-    /// The server learns that the client was killed.
+    /// The server gets an event because the client was killed.
     Killed,
 }
 
@@ -121,7 +121,7 @@ pub struct Siw {
     pub link: Link,
     peer_to_peer: bool,
     crc: bool,
-    /// Whether CI runs it; `--all` runs the others too.
+    /// Whether CI runs the row; `--all` runs the others too.
     pub brief: bool,
 }
 
@@ -179,7 +179,7 @@ impl Siw {
         format!("siw | {what:<26} | {asks:<11} | {family} | {link} | {mode} | {crc}")
     }
 
-    /// Runs it.
+    /// Runs the row.
     ///
     /// # Errors
     /// The reason of a failure.

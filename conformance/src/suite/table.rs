@@ -15,7 +15,6 @@ const LARGE_LOSSY: Link = Link { mtu: 4096, loss: 2, offload: true };
 ///
 /// CI runs the brief ones: everything once, over IPv4 and without loss, and the tests that differ over IPv6, with larger packets,
 /// with segmentation offload and with loss. The rest repeats them under combined conditions.
-/// with segmentation offload and with loss. The rest says the same under more conditions at once.
 pub fn table() -> Vec<Check> {
     use Family::{V4, V6};
     use What::{Datagrams, Icrc, Messages, Multicast, Refused, Rping, Verbs};
@@ -62,6 +61,7 @@ pub fn table() -> Vec<Check> {
     t.0
 }
 
+/// The checks added so far.
 struct Table(Vec<Check>);
 
 impl Table {

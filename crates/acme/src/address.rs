@@ -128,7 +128,7 @@ impl Destination {
 /// Parses the address of a source alone, for `-P s`.
 ///
 /// # Errors
-/// A line that says what the word is not.
+/// A line with the kind of address that the word is not.
 pub(crate) fn source(word: &str, format: Format) -> Result<Address, String> {
     let Destination { shown, format } = Destination::new(word, format);
     match format {

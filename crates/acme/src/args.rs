@@ -15,7 +15,7 @@ use crate::address::Format;
 pub(crate) enum Perf {
     /// The counters of the service, or of one endpoint, in one row.
     Row,
-    /// The same with one line per counter.
+    /// The counters of the service, or of one endpoint, with one line per counter.
     Column,
     /// The counters of each endpoint.
     All,
@@ -71,7 +71,7 @@ pub(crate) enum Parsed {
     Help,
     /// `--version`
     Version,
-    /// A usage error; the text says why, unless the command line merely requests nothing.
+    /// A usage error. The text gives the reason, unless the command line merely requests nothing.
     Usage(Option<String>),
 }
 

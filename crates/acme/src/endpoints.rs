@@ -2,7 +2,7 @@
 //!
 //! The protocol queries one endpoint of one port, and cannot query their number. Endpoints are counted for each port
 //! number, and each answer gives the number of ports of its device. Port 0 stands for all ports, so the endpoints of all
-//! devices tell how many port numbers there are to query.
+//! devices contain the number of port numbers to query.
 
 use std::io;
 
@@ -79,7 +79,7 @@ fn of_index(session: &Session, index: u8, ports: u8) -> Result<Vec<Endpoint>, St
     Ok(found)
 }
 
-/// Queries an endpoint of a port; none if there is none.
+/// Queries an endpoint of a port. Returns none if the port has no such endpoint.
 fn ask(session: &Session, index: u8, port: u8) -> Result<Option<Described>, String> {
     match session.ask(Query::Endpoint { index, port }) {
         Ok(Reply::Endpoint(endpoint)) => Ok(Some(endpoint)),

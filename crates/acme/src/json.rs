@@ -8,7 +8,7 @@ use crate::address::Text;
 use crate::endpoints::Endpoint;
 use crate::screen::Outcome;
 
-/// All results of a run.
+/// The results of a run.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Document {
     pub(crate) services: Vec<Service>,

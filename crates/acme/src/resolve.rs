@@ -29,7 +29,7 @@ pub(crate) struct How {
 }
 
 impl How {
-    /// Returns what the command line requests.
+    /// Returns the settings that the command line requests.
     pub(crate) fn new(options: &Options) -> Self {
         let Options { format, cached, verify, repetitions, .. } = *options;
         Self { format, cached, verify, repetitions: repetitions.max(1) }
@@ -91,7 +91,7 @@ fn ask(session: &Session, question: &Question, cached_only: bool) -> Result<Path
 /// Verifies a path: queries subnet administration for exactly this path through the service.
 ///
 /// # Errors
-/// That subnet administration does not know it, or the path that it knows instead.
+/// A text: subnet administration does not know the path, or which path it knows instead.
 fn verify(session: &Session, path: PathRecord) -> Result<(), String> {
     match session.ask(Query::QuerySa { path }) {
         Ok(Reply::Paths(paths)) => paths.paths.first().map_or_else(

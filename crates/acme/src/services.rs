@@ -28,6 +28,7 @@ pub(crate) struct Service {
     place: Place,
 }
 
+/// The location of a service: a Unix socket, or a TCP port of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     Unix(PathBuf),
@@ -83,16 +84,16 @@ impl Service {
         }
     }
 
-    /// Returns its name for output.
+    /// Returns the service's name for output.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns its address, after a check that it has a listener, which takes at most `within` for each of its
-    /// addresses.
+    /// Returns the service's address, after a check that the service has a listener. The check takes at most
+    /// `within` for each address.
     ///
     /// # Errors
-    /// The output, and the return value.
+    /// The output, and the return value of `ib_acme`.
     pub(crate) fn reach(&self, within: Duration) -> Result<Address, Unreachable> {
         match &self.place {
             Place::Unix(path) => {
@@ -104,7 +105,7 @@ impl Service {
         }
     }
 
-    /// Returns the socket that passes the cache to clients, which is beside its own.
+    /// Returns the socket that passes the cache to clients, which is beside the service's own socket.
     pub(crate) fn cache(&self) -> Option<PathBuf> {
         match &self.place {
             Place::Unix(path) => Some(Places::new(path.parent()?, "").paths()),

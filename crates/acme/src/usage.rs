@@ -1,6 +1,6 @@
 //! The output of `ib_acme --help`.
 
-/// All options, and the new commands.
+/// The help text: all options, and the new commands.
 pub(crate) const TEXT: &str = "\
 ib_acme: asks an ACM service for paths, and writes its configuration
 

@@ -7,7 +7,7 @@ use rdmux::{Completion, Cq, EMPTY, Mr, Qp, SendWr, Srq, ok};
 
 /// The size of a ping-pong message in bytes.
 pub(super) const PING: u16 = 64;
-/// One of this many sends is signaled.
+/// The number of sends per signaled send.
 const SIGNAL_EVERY: u32 = 64;
 /// How long a side waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -43,7 +43,7 @@ impl End {
         self.post_all(SendWr::send(0).sges(&piece), count, depth)
     }
 
-    /// Posts `wr` `count` times, half of `depth` at a time, of which the last is signaled, and waits for the last
+    /// Posts `wr` `count` times, half of `depth` at a time, the last of them signaled, and waits for the last
     /// completion. Returns the seconds.
     pub(super) fn post_all(&self, wr: SendWr<'_>, count: u32, depth: u32) -> Result<f64> {
         let mut half = vec![wr.srq(self.to); depth as usize / 2];

@@ -125,7 +125,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         return peers::run(args);
     }
     let mut wanted = args.chosen::<Subject>()?;
-    // It fails only if it was named.
+    // A missing perftest is an error only if its measurement was named.
     if args.only.is_empty()
         && let Err(why) = perftest::require_all()
     {

@@ -30,6 +30,7 @@ const TIMEOUT_MS: u32 = 20_000;
 const NODE_INFO: u16 = 0x11;
 
 impl Bench {
+    /// Measures a MAD to a simulated node and back.
     pub(super) fn mad(&mut self) -> Result<Figure> {
         const NAME: &str = "MAD to a simulated node and back";
         let tmp = tempfile::tempdir()?;

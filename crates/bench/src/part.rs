@@ -134,5 +134,5 @@ fn map(file: &str) -> Result<SharedMem> {
     Ok(SharedMem::map(file.into(), LINE_WORDS)?)
 }
 
-/// One word would do; this is a page.
+/// The words of shared memory for a cache line. One would be enough; this is a page.
 pub(super) const LINE_WORDS: usize = 512;

@@ -151,6 +151,7 @@ pub(crate) fn line_echo(line: &AtomicU64, count: u64) -> Result<()> {
     Ok(())
 }
 
+/// Busy-polls a cache line until it has this value.
 pub(super) fn wait_line(line: &AtomicU64, value: u64, start: Instant) -> Result<()> {
     let mut turns = 0_u32;
     while line.load(Ordering::Acquire) != value {
@@ -165,7 +166,7 @@ pub(super) fn wait_line(line: &AtomicU64, value: u64, start: Instant) -> Result<
 
 /// A turn that is passed back and forth through a third process, by cache lines.
 pub(crate) struct Relay<'m> {
-    /// From this process to the third, on to the other side, from there to the third, and back.
+    /// The words of a turn: from this process to the third, on to the other side, from there to the third, and back.
     steps: [&'m AtomicU64; 4],
 }
 
@@ -179,6 +180,7 @@ impl<'m> Relay<'m> {
         Some(Self { steps: [a, b, c, d] })
     }
 
+    /// Sets all words to zero.
     pub(crate) fn reset(&self) {
         self.steps.iter().for_each(|line| line.store(0, Ordering::Release));
     }

@@ -176,7 +176,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have exited by itself; then there is nothing to do or report.
+        // The program may have exited by itself. Then there is nothing to do or report.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -63,7 +63,7 @@ pub(super) enum Ask {
     },
     /// Create one side of a connection with a shared receive queue; answered by [`Answer::Hello`].
     SharedMake(Kind),
-    /// Connect it; answered by [`Answer::Number`].
+    /// Connect that side; answered by [`Answer::Number`].
     SharedConnect {
         /// The other side.
         peer: Hello,
@@ -137,7 +137,7 @@ pub(super) enum Answer {
     Done,
     /// One side of a connection.
     Hello(Hello),
-    /// The number at which it accepts.
+    /// The number at which the side accepts.
     Number(u32),
     /// The request is done, and took this many seconds.
     Took(f64),

@@ -60,7 +60,7 @@ impl Shared {
         Ok(Self { end, gid: context.gid(0)?, domain, target: None })
     }
 
-    /// Returns what the other side needs to know.
+    /// Returns the addresses and numbers that the other side needs.
     pub(super) fn hello(&self) -> Hello {
         let srqn = self.end.srq.as_ref().and_then(rdmux::Srq::number).unwrap_or(0);
         Hello { gid: self.gid.0, qpn: self.end.qp.qpn().get(), srqn }
@@ -103,6 +103,7 @@ impl Others {
     pub(super) fn last(&self) -> Result<&Shared> {
         self.0.last().context("there is no connection with a shared receive queue yet")
     }
+    /// Creates one side of a connection.
     pub(super) fn make(&mut self, context: &Context, kind: Kind) -> Result<Hello> {
         self.0.push(Shared::new(context, kind)?);
         Ok(self.last()?.hello())
@@ -113,6 +114,7 @@ impl Others {
         this.connect(peer, number)?;
         Ok(ours)
     }
+    /// Drops all sides.
     pub(super) fn forget(&mut self) {
         self.0.clear();
     }

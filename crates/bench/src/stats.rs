@@ -83,7 +83,7 @@ impl Unit {
 /// A figure, with its reference.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
-    /// What was measured.
+    /// The name of the measurement.
     pub(crate) name: &'static str,
     /// The unit of both values.
     pub(crate) unit: Unit,
@@ -91,13 +91,13 @@ pub(crate) struct Figure {
     pub(crate) value: f64,
     /// The reference.
     pub(crate) peer: Option<Peer>,
-    /// rdmux's value divided by the reference's; for connections the ratio of their times, of which less is better.
+    /// rdmux's value divided by the reference's; for connections the ratio of their times, where less is better.
     pub(crate) ratio: Option<f64>,
     /// The goal of the ratio.
     pub(crate) goal: Option<Goal>,
     /// The upper limit of the value.
     pub(crate) limit: Option<f64>,
-    /// Whether goal or limit are met.
+    /// Whether the goal or the limit is met.
     pub(crate) met: Option<bool>,
     /// The number of rounds.
     pub(crate) rounds: usize,

@@ -8,7 +8,7 @@ use crate::verbs::process;
 /// The environment variable.
 const VARIABLE: &str = "RDMUX_LOG";
 
-/// Starts to log if that is wanted. Rust programs with a subscriber of their own keep it.
+/// Starts logging if `$RDMUX_LOG` is set. Rust programs with a subscriber of their own keep it.
 pub(crate) fn start() {
     let started = &mut process::lists().logs;
     if std::mem::replace(started, true) {

@@ -27,7 +27,7 @@ pub(crate) extern "C" fn null() -> *mut c_void {
     ptr::null_mut()
 }
 
-/// Does nothing, for functions that return nothing.
+/// Does nothing. Replaces functions without a return value.
 pub(crate) extern "C" fn ignore() {}
 
 #[cfg(test)]

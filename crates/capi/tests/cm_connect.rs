@@ -132,7 +132,7 @@ fn ids_and_events_say_what_the_manual_promises() {
     }
 }
 
-/// A program that has not answered yet learns of the peer's end when it does.
+/// A program that has not answered yet gets the event of the peer's end when it answers.
 #[test]
 fn a_request_whose_peer_has_gone_is_told_of_when_it_is_accepted() {
     unsafe {
@@ -240,7 +240,7 @@ fn programs_may_bring_queue_pairs_of_their_own() {
         assert_eq!(response.conn().qp_num, (*theirs).qp_num);
         response.ack();
         go(active, ours, IBV_QPS_RTR);
-        // It may request more than it serves, as from a peer that serves more.
+        // The queue pair may request more than it serves, as from a peer that serves more.
         let mut device: ibv_device_attr = std::mem::zeroed();
         assert_eq!(ibv_query_device((*active).verbs, &raw mut device), 0);
         assert!(device.max_qp_init_rd_atom > device.max_qp_rd_atom);

@@ -165,7 +165,7 @@ fn a_datagram_by_address_reaches_members_of_the_group() {
         assert_eq!(poll((*to).recv_cq).byte_len, 56);
         ok(ibv_destroy_ah(ah));
 
-        // Nothing is received from a group that was left: a datagram to a second group arrives, so the first would have.
+        // No datagram is received from a group that was left: a datagram to a second group arrives, so the first would have.
         joined(&channel, to, group(92));
         ok(drop_group(to, group(91)));
         buffer.post_recv((*to).qp);

@@ -92,7 +92,7 @@ unsafe fn a_datagram_reaches_members() {
         joined(&channel, from, GROUP);
         joined(&channel, from, OTHER);
 
-        // Nothing is received from the group that only the sender has joined.
+        // No datagram is received from the group that only the sender has joined.
         ok(send(from, 1, OTHER).0);
         let (sent, ud) = send(from, 2, GROUP);
         ok(sent);

@@ -209,7 +209,7 @@ fn end_on_interrupt(capture: &Capture) -> Result<Arc<AtomicBool>> {
     let (flag, stream) = (interrupted.clone(), capture.as_fd().try_clone_to_owned()?);
     on_interrupt(move || {
         flag.store(true, Ordering::Relaxed);
-        // It fails only if the other side has closed it first, which ends the copying, too.
+        // The shutdown fails only if the other side has closed it first, which ends the copying, too.
         let _ = rustix::net::shutdown(&stream, rustix::net::Shutdown::Both);
     })?;
     Ok(interrupted)

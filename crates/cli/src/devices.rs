@@ -39,6 +39,7 @@ struct Device {
     limits: Vec<(&'static str, u64)>,
 }
 
+/// A port in the output.
 #[derive(Serialize)]
 struct Port {
     number: u8,
@@ -47,7 +48,7 @@ struct Port {
     active_mtu: u32,
     max_mtu: u32,
     max_message: u32,
-    /// Of an InfiniBand port only.
+    /// The subnet, for an InfiniBand port only.
     #[serde(skip_serializing_if = "Option::is_none")]
     subnet: Option<Subnet>,
     gids: Vec<GidRow>,
@@ -66,6 +67,7 @@ struct Subnet {
     pkeys: Vec<String>,
 }
 
+/// An entry of the GID table in the output.
 #[derive(Serialize)]
 struct GidRow {
     index: usize,

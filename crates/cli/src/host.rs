@@ -517,7 +517,7 @@ fn dropped(s: &Status) -> u64 {
     s.device_counters.iter().filter(|(name, _)| is_drop(name)).map(|(_, v)| v).sum()
 }
 
-/// Serves until told to end. The process that started this one reads one line: `ready`, or the error.
+/// Serves until a request or a signal ends the service. The process that started this one reads one line: `ready`, or the error.
 fn serve(args: &Serve) -> Result<()> {
     Ok(daemon::serve(&args.name, args.on_demand)?)
 }

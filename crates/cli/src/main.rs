@@ -211,7 +211,7 @@ fn log(verbose: u8) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
-        // It would be reported on standard error, where a failure panics: a full disk must not end a service.
+        // A logging error would be reported on standard error, where a failure panics. A full disk must not end a service.
         .log_internal_errors(false)
         .init();
 }

@@ -43,7 +43,7 @@ fn two_hosts_resolve_each_other_by_name_and_address_and_then_from_memory() {
         assert_eq!(a.counted("sent_requests"), sent);
         // Programs see the path in shared memory.
         assert_eq!(in_memory(&client, &ip(1), &ip(2)).paths, found.paths);
-        // It disappears after a flush.
+        // The path disappears after a flush.
         assert!(client.flush(None, LONG).unwrap() > 0);
         assert!(client.cached(Some(&ip(1)), &ip(2)).is_none());
     }
@@ -98,7 +98,7 @@ fn program_on_roce_or_iwarp_is_not_answered_for_the_fabric_that_has_the_same_add
     let [resolves, errors, sent] = counted();
     ping(&net, "roce");
     assert_eq!(counted(), [resolves + 1, errors, sent]);
-    // What follows finds it in shared memory.
+    // The following programs find the path in shared memory.
     ping(&net, "roce");
     ping(&net, "iw");
     assert_eq!(counted(), [resolves + 1, errors, sent]);

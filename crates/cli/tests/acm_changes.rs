@@ -86,7 +86,7 @@ fn partition_comes_with_its_endpoint_and_goes_without_the_others() {
     until(|| is_no_source(&client, name("ten"), name("ten")));
     assert_eq!(known(&client, "a", "b"), Some(before));
     resolve(&client, Some(name("a")), name("b"));
-    // It is in shared memory again.
+    // The path is in shared memory again.
     until(|| client.cached(Some(&name("a")), &name("b")).is_some());
 }
 

@@ -60,7 +60,7 @@ fn kill_fabric(net: &Net) {
 
 /// Returns the path at which a program of host a finds a file of the view without a namespace.
 fn in_view(net: &Net, path: &str) -> std::path::PathBuf {
-    // It is written when a program is to see it.
+    // The view is written when a program runs in it.
     net.ok(&["--host", "a", "run", "--device", "ib", "--view", "preload", "--", "true"]);
     net.path().join("hosts/a/view/ib").join(path)
 }
@@ -178,7 +178,7 @@ fn host_has_its_adapter_and_lid_again_after_the_fabric_or_the_host_was_away() {
     let guid = node_guid(&attached);
     set_lid(&net, Guid(u64::from_str_radix(&guid[2..], 16).unwrap()), 0x123);
     until(&net, |port| lid(port) == 0x123);
-    // It is written shortly afterwards.
+    // The topology file is written shortly afterwards.
     let file = net.path().join("fabrics/default/topology");
     while !std::fs::read_to_string(&file).unwrap().contains("lid 291") {
         std::thread::yield_now();

@@ -417,7 +417,7 @@ fn ping_without_a_count_goes_on_until_it_is_interrupted() {
         let mut args = vec!["--host", "one", "ping", "-c", "-a", &to, "-p", &port];
         args.extend(json_too.then_some("--json"));
         let mut client = net.command(&args).stdout(Stdio::piped()).spawn().unwrap();
-        // It is running when the server has printed data.
+        // The client is running when the server has printed data.
         let mut served = BufReader::new(server.stdout.take().unwrap()).lines();
         assert!(served.any(|line| line.unwrap().contains("ping data")));
         let served = std::thread::spawn(move || served.last().unwrap().unwrap());

@@ -36,7 +36,7 @@ fn killed_fabric_comes_back_with_its_lids_and_cables() {
     set_lid(&net, guid(1), 0x123);
     let status = json(&net.ok(&["fabric", "status", "--fabric", "default", "--json"]));
     let pid = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
-    // It is written shortly afterwards.
+    // The topology file is written shortly afterwards.
     let file = net.path().join("fabrics/default/topology");
     while !std::fs::read_to_string(&file).unwrap().contains("lid 291") {
         std::thread::yield_now();
@@ -163,7 +163,7 @@ fn the_fabrics_manager_brings_the_subnet_up_and_status_tells_of_it() {
     );
     let route = json(&net.ok(&["fabric", "route", "--json"]));
     assert_eq!((&route["lost"], &route["without_lid"]), (&0.into(), &0.into()), "{route}");
-    // It is restored in the same state.
+    // The fabric is restored in the same state.
     net.ok(&["fabric", "down"]);
     net.ok(&["fabric", "up"]);
     is(&manager());

@@ -154,7 +154,7 @@ fn a_damaged_line_of_the_registry_is_named_and_the_hosts_start() {
 #[test]
 fn a_service_whose_log_is_full_goes_on() {
     let net = Net::new();
-    // It has something to log at once.
+    // The service logs this invalid line when it starts.
     let text = format!("nonsense\none {}\n", net.address(1));
     fs::write(net.path().join("registry"), text).unwrap();
     fs::create_dir_all(net.path().join("hosts/one")).unwrap();

@@ -38,7 +38,7 @@ fn found(output: &Output) -> Vec<String> {
 #[test]
 fn getaddrinfo_finds_virtual_hosts_and_what_the_machine_knows() {
     let net = Net::new().hosts(&["one", "two"]);
-    // Its service need not run: the address is the user's choice.
+    // The service of host `six` need not run: the address is the user's choice.
     let six = "::1";
     net.run(&["host", "up", "six", "--addr", six]);
     for view in ["namespace", "preload"] {

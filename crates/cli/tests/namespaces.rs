@@ -56,7 +56,7 @@ fn a_service_of_another_network_namespace_is_refused_with_advice() {
         assert!(said.contains("another network namespace"), "{args}: {said}");
         assert!(said.contains("RDMUX_RUNTIME_DIR"), "{args}: {said}");
     }
-    // It can be seen and ended from there.
+    // The service can be queried and ended from there.
     let line = format!("'{RDMUX}' host status one && '{RDMUX}' host down one");
     let output = in_another_namespace(&line, |command| {
         command.env("RDMUX_RUNTIME_DIR", net.path());
@@ -203,7 +203,7 @@ fn fabric_of_another_machine_is_joined_over_the_network() {
     let show = ["fabric", "show", "--json"];
     assert_eq!(there.ok(&show), here.ok(&show));
 
-    // A host there has an adapter here. A manager there assigns a LID to it, of which the host is informed.
+    // A host there has an adapter here. A manager there assigns a LID to the adapter, and the host is notified of it.
     let (options, fabric) = (there.options(), FabricName::default());
     let (mut host, described) =
         Attachment::open(&options, &fabric, "far", Guid(0x0200_0000_0000_00fa)).unwrap();

@@ -133,7 +133,7 @@ impl Addr {
         }
     }
 
-    /// Returns whether it is an IPv4 socket address.
+    /// Returns whether the address is an IPv4 socket address.
     pub const fn is_ipv4(&self) -> bool {
         matches!(self, Self::Ip(SocketAddr::V4(_)))
     }

@@ -17,8 +17,8 @@ pub struct Config {
     pub cm_response_timeout: u8,
     /// How often a CM message is retransmitted before the peer counts as unreachable; 0 to 15.
     pub max_cm_retries: u8,
-    /// The interval between transmissions of a REQ, REP, DREQ or SIDR_REQ, instead of the one
-    /// that follows from the timeout codes (6144 ms for REQ by default). For tests, and hosts that give up sooner.
+    /// The interval between transmissions of a REQ, REP, DREQ or SIDR_REQ, instead of the one that follows from
+    /// the timeout codes (6144 ms for REQ by default). For tests, and for hosts that give up sooner.
     pub retry_interval: Option<Duration>,
     /// The time that an MRA asks the peer to wait; code, 24 is 68.7 s.
     pub mra_service_timeout: u8,
@@ -31,7 +31,7 @@ pub struct Config {
     /// follows from the path's ACK timeout (2.1 s by default, 16.4 s at most).
     pub timewait: Option<Duration>,
     /// The RNR NAK timer: how long a sender must wait when this end has no receive posted, unless the program sets it.
-    /// A peer that retries fewer than seven times is told a longer time, so that its retries last for 50 ms.
+    /// A peer that retries fewer than seven times gets a longer time, so that its retries last for 50 ms.
     ///
     /// Linux's CM sets code 0, the *longest* time, 655 ms, so that a single late receive stalls
     /// a connection. The default here is code 12, 0.64 ms, as MPI libraries choose.
@@ -50,8 +50,8 @@ pub struct Config {
     /// How long a request for a port is held for the next listener if the last one has just closed; zero
     /// refuses at once.
     pub listener_grace: Duration,
-    /// Whether an IPv6 listener on the wildcard address refuses IPv4 unless its id says otherwise
-    /// (`net.ipv6.bindv6only`).
+    /// Whether an IPv6 listener on the wildcard address refuses IPv4 unless an option of its id
+    /// overrides this (`net.ipv6.bindv6only`).
     pub bind_v6_only: bool,
     /// The most ids of one event channel, a limit against processes that never destroy any.
     pub max_ids_per_channel: usize,

@@ -46,7 +46,7 @@ pub struct Counters {
     pub laps_refused: u64,
     /// Dropped: a further LAP before the last one was answered, or an MRA beyond the number that a peer may send.
     pub floods: u64,
-    /// Answers to lookups that were not kept for retransmitted requests, because too many were kept already.
+    /// Replies to lookups that were not kept for retransmitted requests, because the limit was reached.
     pub sidr_forgotten: u64,
     /// Closed connections evicted before their TIMEWAIT expired, because there were too many.
     pub timewait_forgotten: u64,

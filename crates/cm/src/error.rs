@@ -261,7 +261,7 @@ pub enum CmError {
         /// The id.
         id: IdHandle,
     },
-    /// The peer gave up before it was answered.
+    /// The peer gave up before the program answered it.
     #[error("{command} on {id}: the peer gave up before it was answered")]
     PeerGone {
         /// The id.
@@ -279,7 +279,7 @@ pub enum CmError {
         /// The invalid field of its record.
         field: &'static str,
     },
-    /// The id is to connect and has no path.
+    /// The id has no path along which to connect.
     #[error("connect on {id}: no path to {addr}: resolve the route, or set path records")]
     NoPath {
         /// The id.
@@ -298,7 +298,7 @@ pub enum CmError {
 }
 
 impl CmError {
-    /// Returns the errno that the kernel's connection manager gives for this error.
+    /// Returns the errno that the kernel's connection manager returns for this error.
     pub const fn errno(&self) -> i32 {
         match self {
             Self::NoSuchId { .. } => errno::ENOENT,

@@ -53,7 +53,7 @@ pub enum EventKind {
     AddrinfoError = 17,
     /// An event that the program wrote ([`Manager::write_event`](crate::Manager::write_event)).
     User = 18,
-    /// LAP: the peer asks to load an alternate path for the connection
+    /// LAP: the peer requests that this end load an alternate path for the connection
     /// ([`Manager::answer_alternate`](crate::Manager::answer_alternate)). Only ids with
     /// [`CmOption::Messages`](crate::CmOption::Messages) get this event and `MoreTime`.
     AlternateRequest = 128,
@@ -73,7 +73,7 @@ impl EventKind {
         )
     }
 
-    /// All kinds, in order of their values.
+    /// The kinds of events, in order of their values.
     pub const ALL: [Self; 22] = [
         Self::AddrResolved,
         Self::AddrError,
@@ -99,7 +99,7 @@ impl EventKind {
         Self::MoreTime,
     ];
 
-    /// Returns the name as `rdma_event_str` gives it.
+    /// Returns the name that `rdma_event_str` returns.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AddrResolved => "RDMA_CM_EVENT_ADDR_RESOLVED",
@@ -138,16 +138,16 @@ impl fmt::Display for EventKind {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EventParam {
-    /// Nothing.
+    /// No data.
     #[default]
     None,
-    /// Of a connection: the peer's parameters (depths swapped to this end's point of view) and private data.
+    /// A connection's event: the peer's parameters (depths swapped to this end's point of view) and private data.
     Conn(ConnParam),
-    /// Of datagrams (UD) or multicast.
+    /// An event of a datagram peer (UD) or a multicast group: its queue pair and address parameters.
     Ud(UdParam),
-    /// Of a program's own event: the value that it wrote.
+    /// A program's own event: the value that it wrote.
     Arg(u64),
-    /// Of a lookup at subnet administration: the services found.
+    /// The result of a lookup at subnet administration: the services found.
     Services(Vec<IbAddr>),
 }
 

@@ -200,7 +200,7 @@ pub(crate) struct Fields {
 const REDIRECTS: u8 = 4;
 
 impl Fields {
-    /// Sets an option. The error says what is wrong with it.
+    /// Sets an option. The error names the reason why its value is invalid.
     pub(crate) fn set(&mut self, option: CmOption) -> Result<(), &'static str> {
         let code =
             |code| if code > 31 { Err("the timeout code exceeds 31") } else { Ok(Some(code)) };

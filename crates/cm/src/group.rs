@@ -20,7 +20,7 @@ impl GroupAddr {
     /// A group that has no GID yet.
     pub const NEW: Self = Self::Gid(Gid::ZERO);
 
-    /// Returns whether it names a group that has no GID yet.
+    /// Returns whether the address names a group that has no GID yet.
     pub fn is_new(&self) -> bool {
         *self == Self::NEW
     }
@@ -33,7 +33,7 @@ impl GroupAddr {
         }
     }
 
-    /// Returns whether it is a multicast address.
+    /// Returns whether the address is a multicast address.
     pub fn is_multicast(&self) -> bool {
         self.ip().is_multicast()
     }
@@ -96,7 +96,7 @@ pub enum JoinFlags {
 /// A request to join a multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupWish {
-    /// By address, with the parameters of IP over InfiniBand's broadcast group (rdma_join_multicast(3)).
+    /// Join by address, with the parameters of IP over InfiniBand's broadcast group (rdma_join_multicast(3)).
     Address {
         /// The address of the group.
         group: GroupAddr,
@@ -105,8 +105,8 @@ pub enum GroupWish {
         /// The kind of membership.
         flags: JoinFlags,
     },
-    /// By a record and the mask of its components that count. On InfiniBand subnet administration gets both unchanged
-    /// (IBTA 15.2.5.17). The record's join state gives the kind of membership.
+    /// Join by a record and the mask of its components that count. On InfiniBand subnet administration gets both
+    /// unchanged (IBTA 15.2.5.17). The record's join state gives the kind of membership.
     Record {
         /// The record.
         record: McMemberRecord,
@@ -165,7 +165,7 @@ impl GroupWish {
         self.join_state().intersects(JoinState::FULL_MEMBER | JoinState::NON_MEMBER)
     }
 
-    /// Checks the fields that are valid or invalid whatever the port is.
+    /// Checks the fields whose validity does not depend on the port.
     ///
     /// # Errors
     /// The first field that is invalid.
@@ -186,11 +186,11 @@ impl GroupWish {
         }
     }
 
-    /// Returns the group as it is where addresses are GIDs (RoCE), for an address of a port with this MTU. RoCE has no subnet
+    /// Returns the group on RoCE, where addresses are GIDs, for an address of a port with this MTU. RoCE has no subnet
     /// administration, so a record chooses its Q_Key, service level, flow label, traffic class and hop limit, and nothing else.
     ///
     /// # Errors
-    /// The field that asks for something that such a group cannot have.
+    /// The field with a value that a group on RoCE cannot have.
     pub fn over_ip(
         &self,
         local: IpAddr,
@@ -259,7 +259,7 @@ fn check_record(record: &McMemberRecord, mask: Mask) -> Result<(), GroupFault> {
     }
 }
 
-/// Checks that a record asks for a group that can exist on RoCE.
+/// Checks that a record describes a group that can exist on RoCE.
 fn fits_ip(record: &McMemberRecord, mask: Mask, group: &McMemberRecord) -> Result<(), GroupFault> {
     let differs = |component, is_same: bool| mask.contains(component) && !is_same;
     let mtu = match record.mtu_selector {

@@ -15,11 +15,11 @@
 //!        |  handle_mad  handle_timeout  handle_path ..         rdmux_wire::cm, ::mad
 //! ```
 //!
-//! The driver passes in time and input, and implements [`Sink`] for the output. After each
-//! call it asks [`Manager::poll_timeout`] when to call [`Manager::handle_timeout`] at the latest.
+//! The driver passes in time and input, and implements [`Sink`] for the output. After each call
+//! [`Manager::poll_timeout`] returns the latest time at which to call [`Manager::handle_timeout`].
 //!
 //! The events carry all attributes that a process needs to bring its queue pair up ([`Negotiated`]), so that
-//! it modifies its queue pair without asking the service again.
+//! it modifies its queue pair without querying the service again.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -38,10 +38,9 @@ pub struct ConnParam {
     pub qkey: Option<Qkey>,
     /// Enhanced connection establishment; not for UD. In events the peer's.
     pub ece: Ece,
-    /// iWARP, connect: whether either side may send first (RFC 6581). If not, the side that
-    /// connects must, and the other waits for it. `None` uses the id's option
-    /// ([`IdOption::PeerToPeer`]), and without that the configuration. In events the negotiated value, `None` where
-    /// there is no such rule.
+    /// iWARP, connect: whether either side may send first (RFC 6581). If not, the side that connects must, and the
+    /// other waits for it. `None` uses the id's option ([`IdOption::PeerToPeer`]), and without that the
+    /// configuration. In events this is the negotiated value, or `None` for a transport without such a rule.
     pub peer_to_peer: Option<bool>,
 }
 
@@ -57,7 +56,7 @@ pub struct Ece {
 }
 
 impl ConnParam {
-    /// As many READs and atomics as possible: the device's limit, or the peer's request
+    /// Requests as many READs and atomics as possible: the device's limit, or the peer's request
     /// (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
     pub const MAX_DEPTH: u8 = 0xff;
 }
@@ -112,21 +111,21 @@ pub struct PathData {
 }
 
 impl PathData {
-    /// For the connection manager's own datagrams (`IBV_PATH_FLAG_GMP`).
+    /// The path is for the connection manager's own datagrams (`IBV_PATH_FLAG_GMP`).
     pub const GMP: u32 = 1;
-    /// For the primary path.
+    /// The record describes the primary path.
     pub const PRIMARY: u32 = 1 << 1;
-    /// For the alternate path.
+    /// The record describes the alternate path.
     pub const ALTERNATE: u32 = 1 << 2;
-    /// From this end to the peer.
+    /// The path leads from this end to the peer.
     pub const OUTBOUND: u32 = 1 << 3;
-    /// From the peer to this end.
+    /// The path leads from the peer to this end.
     pub const INBOUND: u32 = 1 << 4;
     /// The path back is the reverse of this one.
     pub const INBOUND_REVERSE: u32 = 1 << 5;
-    /// The same path in both directions.
+    /// The path is the same in both directions.
     pub const BIDIRECTIONAL: u32 = Self::OUTBOUND | Self::INBOUND_REVERSE;
-    /// For the connection and its manager, the same path in both directions, as ACM services return it.
+    /// The path is for the connection and its manager, in both directions, as ACM services return it.
     pub const WHOLE: u32 = Self::GMP | Self::PRIMARY | Self::BIDIRECTIONAL;
 }
 
@@ -230,8 +229,8 @@ impl Negotiated {
     }
 
     /// Returns the attributes that take a queue pair to `state`, and the mask of those that are set, as
-    /// `rdma_init_qp_attr` does. INIT, RTR and RTS have some; any other state has only
-    /// itself. An alternate path is loaded on the way to RTR, and armed for migration on the way to RTS. A
+    /// `rdma_init_qp_attr` does. INIT, RTR and RTS need some. For any other state only the state itself is
+    /// set. An alternate path is loaded on the way to RTR, and armed for migration on the way to RTS. A
     /// queue pair that [`reloads`](Self::reloads) one gets only these two on the way to RTS.
     pub fn qp_attr(&self, state: QpState) -> (QpAttr, AttrMask) {
         let mut mask = AttrMask::STATE;
@@ -343,7 +342,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the code that a queue pair asks for when its peer has this many retries.
+    /// Returns the RNR timer code of a queue pair whose peer has this many retries.
     fn code(least: u8, retries: u8) -> u8 {
         let mut negotiated = Negotiated {
             qp_type: QpType::Rc,

@@ -102,7 +102,7 @@ impl MadPath {
 /// [`Manager::handle_path`](crate::Manager::handle_path), at once or later.
 ///
 /// On RoCE and iWARP the path follows from the addresses, and the answer is [`by_address`](Self::by_address).
-/// On InfiniBand the driver asks subnet administration for a path record (IBTA 15.2.5.16).
+/// On InfiniBand the driver queries subnet administration for a path record (IBTA 15.2.5.16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathQuery {
     /// The number of this query among the id's; the answer repeats it.
@@ -117,7 +117,7 @@ pub struct PathQuery {
     pub service_id: ServiceId,
     /// The path by the addresses alone, with the program's traffic class.
     pub by_address: Path,
-    /// After this time the machine gives up by itself and ignores the answer.
+    /// The time after which the state machine gives up by itself and ignores the answer.
     pub timeout: Duration,
 }
 

@@ -38,7 +38,7 @@ impl PortSpace {
             _ => return None,
         })
     }
-    /// Returns its number.
+    /// Returns the port space's number.
     pub const fn code(self) -> u16 {
         self as u16
     }
@@ -47,9 +47,9 @@ impl PortSpace {
 /// The reason why a port is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortError {
-    /// Another id has it on the same address.
+    /// Another id has the port on the same address.
     InUse,
-    /// Another id has it, and one of the two has the wildcard address.
+    /// Another id has the port, and one of the two has the wildcard address.
     Wildcard,
     /// No ephemeral port is free.
     Exhausted,
@@ -58,7 +58,7 @@ pub(crate) enum PortError {
 }
 
 impl PortError {
-    /// Converts it to the error of `command`, which was to bind `id` to `addr`.
+    /// Converts the error to the error of `command`, which was to bind `id` to `addr`.
     pub(crate) fn of(self, id: IdHandle, command: Command, addr: Addr) -> CmError {
         match self {
             Self::InUse => CmError::AddrInUse { id, command, addr },
@@ -86,7 +86,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Returns whether this covers requests to `ip`.
+    /// Returns whether the claim covers requests to `ip`.
     fn covers(&self, ip: IpAddr) -> bool {
         if self.ip.is_unspecified() {
             self.ip.is_ipv4() == ip.is_ipv4() || (self.ip.is_ipv6() && !self.af_only)
@@ -139,7 +139,7 @@ impl PortTable {
         claim: Claim,
         suits: impl Fn(u16) -> bool,
     ) -> Result<u16, PortError> {
-        /// How many free ports are tried.
+        /// The number of free ports that are tried.
         const TRIES: usize = 64;
         let (low, high) = (*range.start(), *range.end());
         let span = u32::from(high).checked_sub(u32::from(low)).ok_or(PortError::Exhausted)? + 1;

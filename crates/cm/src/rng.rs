@@ -3,8 +3,8 @@
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 
-/// ChaCha20 (RFC 8439) as a generator: a peer that has seen any number of its outputs learns nothing
-/// about the others. A generator that is only statistically good would reveal its state with the first PSNs.
+/// ChaCha20 (RFC 8439) as a generator: a peer that has seen any number of its outputs cannot predict the
+/// others. A generator that is only statistically good would reveal its state with the first PSNs.
 #[derive(Debug)]
 pub(crate) struct Rng(ChaCha20Rng);
 
@@ -12,6 +12,7 @@ impl Rng {
     pub(crate) fn new(seed: [u8; 32]) -> Self {
         Self(ChaCha20Rng::from_seed(seed))
     }
+    /// Returns the next 32 random bits.
     pub(crate) fn next_u32(&mut self) -> u32 {
         self.0.next_u32()
     }

@@ -12,7 +12,7 @@ use crate::sink::IdHandle;
 /// The first byte of the service IDs that the connection manager assigns, as in Linux (`IB_CM_ASSIGN_SERVICE_ID`).
 const ASSIGNED: u64 = 0x02 << 56;
 
-/// How many of them are tried: other ids may have claimed any part of them, even all, by their masks.
+/// The number of service IDs that are tried. Other ids may have claimed any part of the range, even all, by their masks.
 const TRIES: usize = 64;
 
 /// The service IDs in use.
@@ -21,6 +21,7 @@ pub(crate) struct ServiceTable {
     services: Vec<Service>,
 }
 
+/// A service ID or a range of them, with the id that has claimed it.
 #[derive(Clone, Copy, Debug)]
 struct Service {
     id: IdHandle,

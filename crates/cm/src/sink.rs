@@ -168,7 +168,7 @@ pub struct RouteQuery {
     pub may_stream: bool,
     /// The port space of the service at `dst`.
     pub port_space: PortSpace,
-    /// After this time the machine gives up by itself and ignores the answer.
+    /// The time after which the state machine gives up by itself and ignores the answer.
     pub timeout: Duration,
 }
 
@@ -210,7 +210,7 @@ pub struct JoinQuery {
     pub local: IpAddr,
     /// The id's context of the membership.
     pub context: u64,
-    /// The group and the kind of membership. An IP network need not be told of a member that only sends.
+    /// The group and the kind of membership. An IP network needs no membership report for a member that only sends.
     pub wish: GroupWish,
 }
 
@@ -223,8 +223,8 @@ pub trait Sink {
     fn event(&mut self, channel: ChannelId, event: Event);
     /// Queries the route to an address.
     fn resolve(&mut self, id: IdHandle, query: RouteQuery);
-    /// Queries the path to a peer whose address is resolved. RoCE and iWARP answer at once, with
-    /// [`PathQuery::by_address`].
+    /// Queries the path to a peer whose address is resolved. A driver for RoCE and iWARP answers at
+    /// once, with [`PathQuery::by_address`].
     fn query_path(&mut self, id: IdHandle, query: PathQuery);
     /// Cancels a path query that was not answered, because of its timeout or because the id or its device is gone. A late
     /// answer is ignored. A driver that answers at once has nothing to do here.
@@ -233,7 +233,7 @@ pub trait Sink {
     fn join_multicast(&mut self, id: IdHandle, query: JoinQuery);
     /// Leaves a group that was joined, or cancels a join that is not answered yet.
     fn leave_multicast(&mut self, id: IdHandle, query: JoinQuery);
-    /// Does an operation on a TCP connection. Never called for a driver whose addresses are of no iWARP
-    /// device.
+    /// Performs an operation on a TCP connection. Never called for a driver without addresses of iWARP
+    /// devices.
     fn stream(&mut self, _wish: StreamWish) {}
 }

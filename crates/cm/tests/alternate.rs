@@ -106,7 +106,7 @@ fn lap_shows_the_accepting_side_that_a_lost_rtu_was_sent() {
     load(&mut net, id, 1, 1);
     net.run_until_idle();
     net.hosts[SERVER].event(EventKind::Established);
-    // The LAP is retransmitted, and the program is asked again.
+    // The LAP is retransmitted, and the program gets the event again.
     net.pass(10 * SECOND);
     net.hosts[SERVER].event(EventKind::AlternateRequest);
     assert_eq!(
@@ -533,7 +533,7 @@ fn messages_go_by_the_other_path_once_the_queue_pair_has_migrated() {
     answer(&mut net, passive, AprStatus::LOADED);
     net.run_until_idle();
     assert_eq!(net.hosts[CLIENT].event(EventKind::AlternateResponse).status, 0);
-    // And migrates back.
+    // The connection migrates back.
     net.hosts[CLIENT].cm.migrated(id).unwrap();
     net.hosts[SERVER].cm.migrated(passive).unwrap();
     let (now, server) = (net.now, &mut net.hosts[SERVER]);

@@ -81,7 +81,7 @@ fn reuse_and_family_options() {
     net.end();
 }
 
-/// As in Linux (`rdma_set_reuseaddr`, `rdma_set_afonly`): the options apply to the port that the id has.
+/// The options apply to the port that the id has, as in Linux (`rdma_set_reuseaddr`, `rdma_set_afonly`).
 #[test]
 fn reuse_and_family_options_of_bound_ids() {
     let mut net = Net::new(1);
@@ -475,7 +475,7 @@ fn groups_are_joined_left_and_lost() {
     host.cm.handle_joined(now, id, query, Err(102), &mut host.out);
     assert_eq!(host.kinds(), [(EventKind::MulticastError, -105)], "one event");
     assert_eq!(known(host), Err(105));
-    // It may be joined again without being left.
+    // The group may be joined again without being left.
     assert_eq!(join(host, group), Ok(()));
     host.cm.handle_joined(now, id, query, Err(22), &mut host.out);
     assert_eq!(host.kinds(), [(EventKind::MulticastError, -22)]);
@@ -507,7 +507,7 @@ fn a_lost_address_and_a_lost_device() {
     host.cm.set_addresses(now, vec![other_device], &mut host.out);
     assert_eq!(host.kinds(), [(EventKind::DeviceRemoval, 0)]);
     assert_eq!(host.cm.query(active).unwrap().state, IdState::DeviceRemoval);
-    // As for a connection that is over already.
+    // Disconnecting succeeds, as for a connection that is over already.
     assert_eq!(host.cm.disconnect(now, active, &mut host.out), Ok(()));
     net.run_until_idle();
     assert_eq!(net.hosts[0].kinds(), [(EventKind::Disconnected, 0)]);

@@ -525,7 +525,7 @@ fn peers_that_do_not_answer_are_given_up() {
     world.end();
 }
 
-/// Returns the request of a peer that asks for these letters.
+/// Returns the request of a peer with the flags of these letters.
 fn request(letters: &str) -> Vec<u8> {
     let has = |letter| letters.contains(letter);
     let enhanced = Enhanced {
@@ -561,7 +561,7 @@ fn a_first_frame_is_the_one_that_was_agreed_on() {
         ("AB", rtr::write(framing).to_vec(), false),
         ("AC", vec![0xff; 64], false),
         ("AC", vec![0; 8], false),
-        // A Read that asks for data.
+        // A Read that requests data.
         ("AD", [&bad_read[..35], &[1], &bad_read[36..]].concat(), false),
     ] {
         let mut world = World::new(Config::default());

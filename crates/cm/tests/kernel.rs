@@ -308,7 +308,7 @@ fn nobody_listening_is_refused_as_the_kernel_refuses() {
     assert_eq!(differences(&server.sent(), &rej.mad, &[]), [0; 0]);
     assert!(server.out.events.is_empty());
 
-    // And the kernel's REJ ends a connection of this stack.
+    // The kernel's REJ also ends a connection of this stack.
     let mut client = Stand::new(req.src, Guid(2));
     let src = SocketAddr::new(req.src, 0);
     let id = client.routed(PortSpace::Tcp, QpType::Rc, src, SocketAddr::new(req.dst, 7174));

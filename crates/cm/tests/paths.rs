@@ -222,7 +222,7 @@ fn an_answer_to_an_earlier_path_query_is_ignored() {
     assert_eq!(net.hosts[HOST].kinds(), []);
     answer(&mut net, id, second.attempt, Ok(second.by_address));
     net.hosts[HOST].event(EventKind::RouteResolved);
-    // Nor does the same answer count twice.
+    // The same answer does not count twice either.
     answer(&mut net, id, second.attempt, Err(113));
     answer(&mut net, id, second.attempt, Ok(by_lid(&second)));
     assert_eq!(net.hosts[HOST].kinds(), []);

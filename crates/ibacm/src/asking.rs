@@ -31,6 +31,7 @@ impl Acm {
     }
 }
 
+/// The outstanding requests, each with the caller's context.
 struct State {
     requests: Requests,
     contexts: HashMap<RequestId, Context>,
@@ -52,6 +53,8 @@ pub(crate) struct CAnswer {
     paths: [CPath; MAX_PATHS],
 }
 
+/// Opens a handle for nonblocking calls to a service. Returns null on failure.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -65,6 +68,8 @@ pub(crate) unsafe extern "C" fn rdmux_acm_open(service: *const c_char) -> *mut A
     })
 }
 
+/// Closes a handle. Its outstanding requests get no answers.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -78,6 +83,8 @@ pub(crate) unsafe extern "C" fn rdmux_acm_close(acm: *mut Acm) {
     });
 }
 
+/// Returns the descriptor of a handle, or -1.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -86,6 +93,8 @@ pub(crate) unsafe extern "C" fn rdmux_acm_fd(acm: *const Acm) -> c_int {
     or(-1, || unsafe { acm.as_ref() }.map(|acm| acm.fd).ok_or(Errno::EINVAL))
 }
 
+/// Starts to resolve the path between two names. Returns the request's ID, or 0.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -107,6 +116,8 @@ pub(crate) unsafe extern "C" fn rdmux_acm_resolve_name(
     })
 }
 
+/// Starts to resolve the path between two IP addresses. Returns the request's ID, or 0.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -128,6 +139,8 @@ pub(crate) unsafe extern "C" fn rdmux_acm_resolve_ip(
     })
 }
 
+/// Starts to resolve the path that a record describes. Returns the request's ID, or 0.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -146,6 +159,8 @@ pub(crate) unsafe extern "C" fn rdmux_acm_resolve_path(
     })
 }
 
+/// Starts a request with a timeout in milliseconds. Returns its ID.
+///
 /// # Safety
 /// `acm` is null or was returned by `rdmux_acm_open`.
 unsafe fn start(
@@ -163,6 +178,8 @@ unsafe fn start(
     Ok(id.0)
 }
 
+/// Stores the next answer. Returns 1, or 0 if there is none now, or -1.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -194,6 +211,8 @@ impl CAnswer {
     }
 }
 
+/// Cancels an outstanding request. Returns 0, or -1.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]

@@ -59,6 +59,8 @@ fn keep_from_fork() {
     });
 }
 
+/// Connects later calls to a service. Returns 0, or -1.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -105,6 +107,8 @@ pub(crate) extern "C" fn rdmux_acm_set_timeout(milliseconds: c_int) -> c_int {
     })
 }
 
+/// Resolves the path between two names. Returns 0, or -1.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -122,6 +126,8 @@ pub(crate) unsafe extern "C" fn ib_acm_resolve_name(
     })
 }
 
+/// Resolves the path between two IP addresses. Returns 0, or -1.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -139,6 +145,8 @@ pub(crate) unsafe extern "C" fn ib_acm_resolve_ip(
     })
 }
 
+/// Resolves paths to `dest`, and stores them in memory of the C library.
+///
 /// # Safety
 /// The pointers may be written to.
 unsafe fn resolve(
@@ -171,6 +179,8 @@ fn show(dest: &Address, source: Option<&Address>) {
     }
 }
 
+/// Replaces a record by the first path that matches it. Returns 0, or -1.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -204,6 +214,8 @@ pub(crate) unsafe fn path_query(path: *const u8, flags: u32) -> Result<Query> {
     })
 }
 
+/// Stores the counters of the service, or of the endpoint with an index, in `counters`. Returns 0, or -1.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -222,6 +234,8 @@ pub(crate) unsafe extern "C" fn ib_acm_query_perf(
     })
 }
 
+/// Stores the counters of the endpoint with an address in `counters`. Returns 0, or -1.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]
@@ -244,6 +258,8 @@ pub(crate) unsafe extern "C" fn ib_acm_query_perf_ep_addr(
     })
 }
 
+/// Queries counters, and stores them in memory of the C library.
+///
 /// # Safety
 /// Both pointers are null or may be written to.
 unsafe fn query(subject: Subject, counters: *mut *mut u64, count: *mut c_int) -> Result<c_int> {
@@ -285,6 +301,8 @@ struct CEndpoint {
     prov_name: [u8; 64],
 }
 
+/// Stores the description of an endpoint of a port in memory of the C library. Returns 0, or -1.
+///
 /// # Safety
 /// As in the header.
 #[unsafe(no_mangle)]

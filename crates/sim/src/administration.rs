@@ -8,7 +8,7 @@ use rdmux_ipoib::membership::Administration;
 use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask as Mask};
 use rdmux_wire::{Gid, Lid, Qkey};
 
-/// When a host times out a query.
+/// The time after which a host gives up a query.
 const GIVES_UP: Duration = Duration::from_secs(5);
 const ETIMEDOUT: i32 = 110;
 const EINVAL: i32 = 22;
@@ -55,7 +55,7 @@ pub(crate) struct Manner {
 /// The fate of a query.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fate {
-    /// Whether it is executed although no answer arrives: the answer is lost, not the query.
+    /// Whether the query is executed although no answer arrives: the answer is lost, not the query.
     pub(crate) is_done_unheard: bool,
     /// The error that the host gets.
     pub(crate) errno: Option<i32>,
@@ -64,6 +64,7 @@ pub(crate) struct Fate {
 }
 
 impl Manner {
+    /// Draws the fate of a query.
     pub(crate) fn draw(&self, rng: &mut impl Rng) -> Fate {
         let is_silent = rng.random_bool(self.silent);
         let is_done_unheard = is_silent && rng.random_bool(0.5);

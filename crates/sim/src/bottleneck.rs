@@ -53,6 +53,7 @@ const MESSAGE: (u32, u64) = (256 << 10, 8);
 /// Total bytes.
 const TOTAL: u64 = 64 << 20;
 
+/// An event of the agenda.
 #[derive(Debug)]
 enum Event {
     /// An end may send.
@@ -65,6 +66,7 @@ enum Event {
     Timer(usize),
 }
 
+/// An end of the connection: its queue pair, its socket buffer and its pending events.
 struct End {
     qp: Qp,
     port: TestEnv,
@@ -220,7 +222,7 @@ mod tests {
 
     const NS: Duration = Duration::from_nanos(1);
 
-    /// A window that forgets losses, or that waits for the transport timer, is far less efficient.
+    /// A window that ignores losses, or that waits for the transport timer, is far less efficient.
     #[test]
     fn little_is_wasted_behind_a_small_buffer() {
         for (buffer, least) in [(50, 0.5), (150, 0.8), (600, 0.8)] {

@@ -22,6 +22,7 @@ macro_rules! ensure {
 pub(crate) use ensure;
 
 impl World {
+    /// Checks a completion against the posted requests.
     pub(crate) fn completed(
         &mut self,
         id: usize,
@@ -272,10 +273,12 @@ pub(crate) fn check_gaps(
     Ok(())
 }
 
+/// Returns the immediate data of a completion, if there are any.
 pub(crate) fn flagged(wc: &Completion) -> Option<[u8; 4]> {
     wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm)
 }
 
+/// Returns the opcodes that a completion of this kind may have.
 pub(crate) fn opcode(kind: &Kind) -> &'static [WcOpcode] {
     match kind {
         Kind::Send | Kind::SendInv(_) => &[WcOpcode::Send],

@@ -77,7 +77,7 @@ pub(crate) struct SendRecord {
     pub(crate) process: usize,
     /// The kind of operation.
     pub(crate) kind: Kind,
-    /// Whether it is signaled.
+    /// Whether the send is signaled.
     pub(crate) signaled: bool,
     /// The local memory; none if it was inline.
     pub(crate) local: Option<Mr>,
@@ -85,7 +85,7 @@ pub(crate) struct SendRecord {
     pub(crate) sges: Vec<Sge>,
     /// Bytes of the message.
     pub(crate) len: u32,
-    /// Whether it is the mistake.
+    /// Whether the send is the plan's mistake.
     pub(crate) poisoned: bool,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Expected {
     pub(crate) imm: Option<[u8; 4]>,
     /// The key that it invalidates.
     pub(crate) invalidates: Option<Rkey>,
-    /// Whether its bytes are in the receive, rather than written elsewhere.
+    /// Whether the message's bytes are in the receive, rather than written elsewhere.
     pub(crate) in_receive: bool,
 }
 
@@ -162,11 +162,11 @@ impl Endpoint {
 /// A node: processes on a machine.
 #[derive(Debug, Default)]
 pub(crate) struct Node {
-    /// Whether its queue pairs share receives.
+    /// Whether the node's queue pairs share receives.
     pub(crate) has_srq: bool,
-    /// Whether it buffers out-of-order packets.
+    /// Whether the node's queue pairs buffer out-of-order packets.
     pub(crate) keeps: bool,
-    /// Until when it is not scheduled on a processor.
+    /// The time until which the node is not scheduled on a processor.
     pub(crate) paused_until: Time,
     /// Its processes.
     pub(crate) processes: [Process; PROCESSES],

@@ -1,8 +1,8 @@
 //! Address resolution and group membership of hosts on InfiniBand ports. The subnet loses, duplicates and delays datagrams,
 //! and its administration is slow, refuses, and forgets.
 //!
-//! Invariants: an address never leads to a host that has not had it within the life of a cache entry. A waiter is told once
-//! and in time, and gets the address of an existing host if nothing was lost. A join request ends with one answer.
+//! Invariants: an address never leads to a host that has not had it within the life of a cache entry. A waiter is notified
+//! once and in time, and gets the address of an existing host if nothing was lost. A join request ends with one answer.
 //! Administration gets one query about a group at a time. It has each port in the state that members want, and in no more if
 //! it never refused. When all have left, nothing is left.
 
@@ -161,7 +161,7 @@ pub struct IpoibFailure {
     pub seed: u64,
     /// The virtual time of the failure.
     pub at: Time,
-    /// What was wrong.
+    /// The invariant that was violated, in words.
     pub what: String,
     /// The scenario of the seed.
     pub scenario: IpoibScenario,

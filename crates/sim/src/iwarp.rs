@@ -49,7 +49,7 @@ pub enum Trouble {
     Flip(usize),
     /// Bytes that an end did not send are inserted into its data.
     Noise(usize),
-    /// Nothing that an end sends arrives any more.
+    /// From now on nothing that this end sends arrives.
     Silence(usize),
     /// The program of an end disconnects in the middle of its work.
     Disconnect(usize),
@@ -247,7 +247,7 @@ pub struct IwFailure {
     pub seed: u64,
     /// The virtual time of the failure.
     pub at: Time,
-    /// What was wrong.
+    /// The invariant that was violated, in words.
     pub what: String,
     /// The scenario of the seed.
     pub scenario: IwScenario,

@@ -12,6 +12,7 @@ use crate::workload::QKEY;
 use crate::world::{Event, World};
 
 impl World {
+    /// Modifies an endpoint's queue pair.
     pub(crate) fn modify(
         &mut self,
         id: usize,
@@ -22,6 +23,7 @@ impl World {
             .map_err(|e| format!("ep {id}: {e}"))
     }
 
+    /// Brings all queue pairs up.
     pub(crate) fn connect_all(&mut self) -> Result<(), String> {
         let psns: Vec<Psn> =
             (0..self.endpoints.len()).map(|_| Psn::new(self.rng.random())).collect();
@@ -76,6 +78,7 @@ impl World {
         attr
     }
 
+    /// Starts to drain the send queue of an endpoint (SQD).
     pub(crate) fn drain(&mut self, id: usize) -> Result<(), String> {
         if self.endpoints[id].qp.state() != QpState::Rts || !self.is_alive(id) {
             return Ok(());
@@ -86,6 +89,7 @@ impl World {
         self.modify(id, &attr, AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY)
     }
 
+    /// Takes a drained queue pair back to RTS.
     pub(crate) fn resume(&mut self, id: usize) -> Result<(), String> {
         if self.endpoints[id].qp.state() != QpState::Sqd || !self.is_alive(id) {
             return Ok(());

@@ -42,6 +42,7 @@ impl Mr {
     }
 }
 
+/// A registered memory region.
 #[derive(Debug)]
 struct Region {
     base: u64,

@@ -3,9 +3,9 @@
 //!
 //! Invariants: a join request ends in one event, unless it is cancelled before, and a joined group is lost at most once. A
 //! group's parameters are those that administration has returned, and are known only while it is joined. A record and its
-//! components reach administration unchanged. An id that was told that it is a member is one: a datagram to its group arrives
-//! unless the network loses it, once unless the network duplicates it, and never at an id that has left or only sends. When
-//! all have left, nothing is left.
+//! components reach administration unchanged. An id that got the event of its membership is a member: a datagram to its group
+//! arrives unless the network loses it, once unless the network duplicates it, and never at an id that has left or only
+//! sends. When all have left, nothing is left.
 
 mod world;
 
@@ -141,7 +141,7 @@ pub struct MulticastFailure {
     pub seed: u64,
     /// The virtual time of the failure.
     pub at: Time,
-    /// What was wrong.
+    /// The invariant that was violated, in words.
     pub what: String,
     /// The scenario of the seed.
     pub scenario: MulticastScenario,

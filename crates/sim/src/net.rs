@@ -55,7 +55,7 @@ pub struct Verdict {
 pub struct Delivery {
     /// The delay.
     pub after: Duration,
-    /// Whether it arrives damaged.
+    /// Whether the packet arrives damaged.
     pub corrupt: bool,
 }
 
@@ -91,7 +91,7 @@ impl std::ops::AddAssign for NetStats {
 #[derive(Debug)]
 pub struct Network {
     faults: Faults,
-    /// Until when each pair of nodes, smaller first, is partitioned.
+    /// The time until which each pair of nodes, smaller first, is partitioned.
     partitions: BTreeMap<(NodeId, NodeId), Time>,
     down: BTreeMap<NodeId, ()>,
     /// How often each packet was lost.

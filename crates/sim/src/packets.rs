@@ -12,6 +12,7 @@ use crate::net::NodeId;
 use crate::world::{Event, FIRST_QPN, World};
 
 impl World {
+    /// Passes a packet of an endpoint to the network.
     pub(crate) fn send(&mut self, from: usize, bytes: Vec<u8>) {
         let Ok(bth) = Bth::parse(&bytes) else { return };
         self.stats.packets += 1;
@@ -64,6 +65,7 @@ impl World {
         }
     }
 
+    /// Delivers a packet to an endpoint.
     pub(crate) fn deliver(
         &mut self,
         to: usize,
@@ -104,6 +106,7 @@ fn address(node: NodeId, path: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, path, u8::try_from(node + 1).expect("few nodes"))
 }
 
+/// Returns the GID of a node on a path.
 pub(crate) fn gid(node: NodeId, path: u8) -> Gid {
     address(node, path).into()
 }

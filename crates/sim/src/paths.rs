@@ -31,6 +31,7 @@ impl World {
         MigState::of_code(self.endpoints[id].qp.attr().path_mig_state).unwrap_or_default()
     }
 
+    /// Returns whether a path of a plan is dead now.
     pub(crate) fn is_dead(&self, plan: usize, path: u8) -> bool {
         self.dead.get(&(plan, path)).is_some_and(|until| self.agenda.now() < *until)
     }

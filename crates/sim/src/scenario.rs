@@ -64,9 +64,9 @@ pub struct Plan {
 /// The path events of a connection with two paths.
 #[derive(Clone, Debug)]
 pub struct Moves {
-    /// When each end first loads the other path and arms.
+    /// The time at which each end first loads the other path and arms.
     pub armed: [Duration; 2],
-    /// When an end requests migration.
+    /// The ends that request migration, and when.
     pub asks: Vec<(usize, Duration)>,
     /// Path failures.
     pub dead: Vec<DeadPath>,
@@ -77,9 +77,9 @@ pub struct Moves {
 pub struct DeadPath {
     /// The path.
     pub path: u8,
-    /// When it fails, or as soon as both ends are ready after that.
+    /// The time at which the path fails, or as soon as both ends are ready after that.
     pub at: Duration,
-    /// How long it is dead.
+    /// How long the path is dead.
     pub lasts: Duration,
     /// Whether the failure is skipped if the ends are never ready.
     pub is_merciful: bool,
@@ -100,9 +100,9 @@ impl Plan {
 pub struct Cut {
     /// The nodes.
     pub nodes: (NodeId, NodeId),
-    /// When it begins.
+    /// The time at which the partition begins.
     pub at: Duration,
-    /// How long it lasts.
+    /// The duration of the partition.
     pub lasts: Duration,
 }
 

@@ -47,7 +47,7 @@ pub(crate) enum Event {
     Cut(NodeId, NodeId, Time),
     /// A node dies.
     Crash(NodeId),
-    /// A driver learns that its peer's process is gone.
+    /// A driver is notified that its peer's process is gone.
     PeerGone(usize),
     /// An application starts to drain its send queue.
     Drain(usize),
@@ -238,10 +238,12 @@ impl World {
         }
     }
 
+    /// Schedules an event.
     pub(crate) fn put(&mut self, delay: Duration, event: Event) {
         self.agenda.after(delay, event);
     }
 
+    /// Draws a duration of at most this many microseconds.
     pub(crate) fn micros(&mut self, most: u64) -> Duration {
         Duration::from_nanos(self.rng.random_range(0..=most * 1000))
     }
@@ -282,8 +284,8 @@ impl World {
     }
 
     /// Returns the longest time until a queue pair notices that no answer arrives: four times its timer for each retry (IBTA
-    /// 9.7.6.1.3). If this side may be late each time, as much again and two of the longest pauses are added. It may also have
-    /// been told to wait first.
+    /// 9.7.6.1.3). If this side may be late each time, as much again and two of the longest pauses are added. The peer may
+    /// also have made it wait first.
     fn longest_search(&self, id: usize) -> Duration {
         let plan = &self.scenario.plans[self.endpoints[id].plan.0];
         let expiry = Duration::from_nanos(4096 << plan.timeout) * 4;
@@ -325,6 +327,7 @@ impl World {
         }
     }
 
+    /// Returns whether an endpoint's node is alive.
     pub(crate) fn is_alive(&self, id: usize) -> bool {
         !self.net.is_down(self.endpoints[id].node)
     }
@@ -373,6 +376,7 @@ impl World {
         }
     }
 
+    /// Returns the longest payload of a packet.
     pub(crate) fn mtu(&self, qp_type: QpType) -> u32 {
         match qp_type {
             QpType::Ud => self.scenario.max_payload.min(4096),
@@ -381,6 +385,7 @@ impl World {
         }
     }
 
+    /// Returns the global route header that datagrams are received with.
     pub(crate) fn grh(&self) -> [u8; 40] {
         [0x45; 40]
     }
@@ -487,6 +492,7 @@ impl World {
         }
     }
 
+    /// Schedules a wake-up of an endpoint, unless one is scheduled.
     pub(crate) fn wake_soon(&mut self, id: usize, most_micros: u64) {
         if !self.endpoints[id].awake {
             self.endpoints[id].awake = true;
@@ -555,6 +561,7 @@ impl World {
         Ok(())
     }
 
+    /// Schedules the next receive of a process.
     pub(crate) fn refill(&mut self, id: usize, process: usize) {
         let most = self.scenario.plans[self.endpoints[id].plan.0].refill;
         let delay = most.mul_f64(self.rng.random());
@@ -570,6 +577,7 @@ impl World {
         Ok(())
     }
 
+    /// Prints a line with the virtual time, if tracing is on.
     pub(crate) fn trace(&self, what: fmt::Arguments<'_>) {
         if self.tracing {
             eprintln!("{:>12} {what}", self.agenda.now().0);

@@ -68,7 +68,7 @@ pub(crate) enum Tally {
 /// The reason why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DropReason {
-    /// There is no link at the port by which it should leave.
+    /// The egress port has no link.
     NoLink,
     /// One end of the link is not in a state to pass data.
     NotActive,
@@ -173,6 +173,7 @@ impl Counters {
         Self { total: [0; Counter::COMMON], rest: None }
     }
 
+    /// Adds to a counter.
     #[inline]
     pub(crate) fn add(&mut self, counter: Counter, n: u64) {
         let at = counter as usize;
@@ -233,10 +234,12 @@ impl Counters {
         sum / each
     }
 
+    /// Counts a dropped packet, by its reason.
     pub(crate) fn drop(&mut self, reason: DropReason) {
         self.drop_many(reason, 1);
     }
 
+    /// Counts dropped packets, by their reason.
     pub(crate) fn drop_many(&mut self, reason: DropReason, n: u64) {
         for counter in [reason.counter(), reason.detail()].into_iter().flatten() {
             self.add(counter, n);
@@ -245,10 +248,12 @@ impl Counters {
         *drops = drops.wrapping_add(n);
     }
 
+    /// Returns the number of packets dropped for a reason.
     pub(crate) fn drops(&self, reason: DropReason) -> u64 {
         self.rest.as_ref().map_or(0, |r| r.drops[reason as usize])
     }
 
+    /// Returns the value of a counter in one of the attributes, since it was last set there.
     pub(crate) fn get(&self, counter: Counter, shown: Shown) -> u64 {
         let base = self.rest.as_ref().map_or(0, |r| r.bases[shown as usize][counter as usize]);
         self.total(counter).wrapping_sub(base)
@@ -260,6 +265,7 @@ impl Counters {
         self.total.get(at).copied().unwrap_or_else(detail)
     }
 
+    /// Sets the value of a counter in one of the attributes. The other attribute keeps its value.
     pub(crate) fn set(&mut self, counter: Counter, shown: Shown, value: u64) {
         let base = self.total(counter).wrapping_sub(value);
         self.rest().bases[shown as usize][counter as usize] = base;

@@ -28,7 +28,7 @@ pub(crate) struct Here {
     pub(crate) ingress: u8,
     /// Whether the node is a switch. Adapters do not forward.
     pub(crate) is_switch: bool,
-    /// Whether it was sent to the node's LID, so that it was LID routed up to here.
+    /// Whether the datagram was sent to the node's LID, so that it was LID routed up to here.
     pub(crate) routed: bool,
 }
 
@@ -321,7 +321,7 @@ mod tests {
         let mut back = response(&[1], &[1], 1);
         back[field::DR_SLID] = 0;
         assert!(!may_write(&back, 1) && may_write(&back, 0));
-        // A route that begins LID routed says nothing about this port.
+        // A route that begins LID routed contains nothing about this port.
         let mut later = request(&[9], 0);
         later[field::DR_SLID] = 0;
         assert!(may_write(&later, 1));

@@ -1,4 +1,5 @@
-//! Link faults: what a port counts when its hardware notices one, and which traps it sends (IBTA 7.12.2, 14.2.5.1, 14.2.5.6).
+//! Link faults: the counters that a port increments when its hardware notices one, and which traps it sends (IBTA 7.12.2, 14.2.5.1,
+//! 14.2.5.6).
 
 use rdmux_transport::Time;
 use rdmux_wire::sm::{LinkError, Trap};

@@ -24,7 +24,7 @@ pub(crate) struct Arrival {
     pub(crate) at: usize,
     /// The number of the port by which it entered.
     pub(crate) ingress: u8,
-    /// Whether it has crossed no link: the sender is on the same port.
+    /// Whether the datagram has crossed no link: the sender is on the same port.
     pub(crate) is_local: bool,
 }
 
@@ -310,6 +310,7 @@ impl Subnet {
         reached
     }
 
+    /// Returns the ports by which a switch forwards packets to a multicast LID, except the ingress port.
     pub(crate) fn group_ports(&self, end: usize, ingress: Option<usize>, mlid: Lid) -> Vec<usize> {
         let node = self.node_of(end);
         let ports = node.switch.iter().flat_map(|switch| switch.group(mlid));

@@ -80,7 +80,7 @@ impl MadPacket {
         }
     }
 
-    /// Returns whether it uses virtual lane 15, which only QP0 uses (IBTA 3.5.8.1).
+    /// Returns whether the packet uses virtual lane 15, which only QP0 uses (IBTA 3.5.8.1).
     pub fn is_vl15(&self) -> bool {
         self.src_qpn == Qpn::QP0
     }

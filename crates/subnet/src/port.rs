@@ -29,7 +29,7 @@ pub(crate) struct PortData {
     pub(crate) cable_up: bool,
     /// Whether programs are attached to the port, which receive what its agents do not answer.
     pub(crate) attached: bool,
-    /// When the lease of the M_Key ends, if it runs.
+    /// The time at which the lease of the M_Key ends, if it runs.
     pub(crate) lease: Option<Time>,
     /// The nonzero part of the P_Key table.
     pub(crate) pkeys: Vec<Pkey>,

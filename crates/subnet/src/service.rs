@@ -35,6 +35,7 @@ pub struct Service {
     out: Out,
 }
 
+/// The output of administration in one call.
 #[derive(Debug, Default)]
 struct Out {
     sent: VecDeque<UserMad>,

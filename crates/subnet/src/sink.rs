@@ -27,7 +27,7 @@ pub enum PortEvent {
     LidChange,
     /// The manager's LID or the service level to it has changed.
     SmChange,
-    /// The manager asks programs to reregister what they had registered with its predecessor.
+    /// The manager asks programs to repeat the registrations that they had made with its predecessor.
     ClientReregister,
     /// The P_Key table has changed.
     PkeyChange,

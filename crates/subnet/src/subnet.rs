@@ -20,7 +20,7 @@ use crate::switch::Switch;
 use crate::topology::{self, PortRef, Topology};
 use crate::traps::Outstanding;
 
-/// All nodes of a subnet, with their agents.
+/// A subnet: its nodes with their agents.
 ///
 /// The driver passes in programs' datagrams ([`Subnet::send`]), operators' commands and the time. A [`Sink`] receives what is
 /// delivered to programs. Link training and transit take no time.
@@ -151,7 +151,7 @@ impl Subnet {
         self.expire(&mut cx);
     }
 
-    /// Does what is due: ends leases of M_Keys, repeats traps.
+    /// Handles expired timers: ends leases of M_Keys, repeats traps.
     pub fn handle_timeout(&mut self, now: Time, sink: &mut impl Sink) {
         self.expire(&mut Cx { now, sink });
     }
@@ -161,6 +161,7 @@ impl Subnet {
         self.timers.first().map(|(at, _)| *at)
     }
 
+    /// Handles the timers that have expired.
     pub(crate) fn expire(&mut self, cx: &mut Cx<'_, impl Sink>) {
         while let Some((_, timer)) = self.timers.first().filter(|(at, _)| *at <= cx.now).copied() {
             self.timers.pop_first();
@@ -277,6 +278,7 @@ impl Subnet {
         self.nodes.get(usize::try_from(node.0).ok()?)?.switch.as_deref()
     }
 
+    /// Returns the index of a port, if it exists.
     #[inline]
     pub(crate) fn index(&self, port: PortId) -> Option<usize> {
         self.nodes.get(usize::try_from(port.node.0).ok()?)?.port(port.number)
@@ -292,17 +294,20 @@ impl Subnet {
         self.ports[at].id.node.0 as usize
     }
 
+    /// Returns the node of a port.
     #[inline]
     pub(crate) fn node_of(&self, at: usize) -> &NodeState {
         &self.nodes[self.node_index(at)]
     }
 
+    /// Returns the node of a port.
     #[inline]
     pub(crate) fn node_of_mut(&mut self, at: usize) -> &mut NodeState {
         let node = self.node_index(at);
         &mut self.nodes[node]
     }
 
+    /// Returns the kind of a port.
     pub(crate) fn kind(&self, at: usize) -> PortKind {
         PortKind::of(self.node_of(at).kind, self.ports[at].id.number)
     }

@@ -24,9 +24,9 @@ const POSITIONS: usize = 16;
 pub(crate) struct Switch {
     pub(crate) info: SwitchInfo,
     lft: Vec<u8>,
-    /// By position: a port bitmap for each multicast LID.
+    /// Multicast forwarding tables by position, each with a port bitmap per multicast LID.
     mft: [Vec<u16>; POSITIONS],
-    /// By input and output port, flattened; empty means the default mapping.
+    /// SL-to-VL tables by input and output port, flattened; empty means the default mapping.
     sl_to_vl: Vec<[u8; 8]>,
 }
 

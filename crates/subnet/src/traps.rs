@@ -44,7 +44,7 @@ impl Subnet {
         self.raise(at, &trap, cx);
     }
 
-    /// Raises a trap for a change of a port's capability mask, or of what the flags name.
+    /// Raises a trap for a change of a port's capability mask, or of the properties that the flags name.
     pub(crate) fn raise_local_change(
         &mut self,
         at: usize,

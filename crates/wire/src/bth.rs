@@ -26,7 +26,7 @@ pub struct Bth {
     pub becn: bool,
     /// The number of the destination queue pair.
     pub dest_qpn: Qpn,
-    /// Whether the requester asks for an acknowledgement of this packet.
+    /// Whether the requester requests an acknowledgement of this packet.
     pub ack_req: bool,
     /// Packet sequence number.
     pub psn: Psn,

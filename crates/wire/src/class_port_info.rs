@@ -65,9 +65,9 @@ flags! {
     /// The capabilities of an agent or manager of any class. The other bits are specific to a class:
     /// see [`pm::capability`](crate::pm::capability) and [`sa::capability`](crate::sa::capability).
     ClassCapabilities(u16, 16 bits) {
-        /// It sends traps.
+        /// The agent sends traps.
         TRAP = 0;
-        /// It has notices that can be read and set.
+        /// The agent has notices that can be read and set.
         GET_SET_NOTICE = 1;
     }
 }

@@ -43,9 +43,9 @@ pub struct Parts<'a> {
     pub lrh: Lrh,
     /// Global route header.
     pub grh: Option<Grh>,
-    /// Both headers, as received.
+    /// The LRH and the GRH, as received.
     pub route: &'a [u8],
-    /// From the BTH through the pad.
+    /// The bytes from the BTH through the pad.
     pub transport: &'a [u8],
     /// The ICRC, as received.
     pub icrc: [u8; Icrc::LEN],
@@ -199,6 +199,7 @@ impl<'a> IbPacket<'a> {
 const HEADERS: u16 = 48;
 const _: () = assert!(HEADERS as usize == Lrh::LEN + Grh::LEN);
 
+/// A buffer, and the number of bytes written to it.
 struct Writer<'a> {
     out: &'a mut [u8],
     len: usize,

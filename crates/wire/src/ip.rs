@@ -102,7 +102,7 @@ impl Ipv4 {
         })
     }
 
-    /// Returns whether this is a fragment.
+    /// Returns whether the packet is a fragment.
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset != 0
     }

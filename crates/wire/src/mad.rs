@@ -74,12 +74,12 @@ impl MgmtClass {
         self.0 == Self::SUBN_LID.0 || self.0 == Self::SUBN_DIRECTED.0
     }
 
-    /// Returns whether it is a vendor's class without OUI: 0x09 to 0x0f.
+    /// Returns whether the class is a vendor's without OUI: 0x09 to 0x0f.
     pub const fn is_vendor(self) -> bool {
         matches!(self.0, 0x09..=0x0f)
     }
 
-    /// Returns whether it is a vendor's class whose datagrams have RMPP and an OUI: 0x30 to 0x4f.
+    /// Returns whether the class is a vendor's whose datagrams have RMPP and an OUI: 0x30 to 0x4f.
     pub const fn is_vendor_with_oui(self) -> bool {
         matches!(self.0, 0x30..=0x4f)
     }
@@ -128,7 +128,7 @@ impl Method {
     /// The bit that marks a method as a response.
     pub const RESPONSE_BIT: u8 = 0x80;
 
-    /// Returns whether this is a response.
+    /// Returns whether the method is a response.
     pub const fn is_response(self) -> bool {
         self.0 & Self::RESPONSE_BIT != 0
     }
@@ -176,7 +176,7 @@ pub mod status {
     pub const SA_DENIED: u16 = 0x0700;
     /// Subnet administration: another priority is suggested.
     pub const SA_PRIORITY_SUGGESTED: u16 = 0x0800;
-    /// Not a part of the status, but of directed-route SMPs: the datagram is returning.
+    /// The D bit of directed-route SMPs, which is not a part of the status: the datagram is returning.
     pub const DIRECTION: u16 = 0x8000;
 }
 
@@ -204,8 +204,8 @@ impl MadHeader {
         Ok(header)
     }
 
-    /// Parses the header, whatever its base version is. In another version than [`BASE_VERSION`]
-    /// the other fields may have another meaning.
+    /// Parses the header of any base version. In another version than [`BASE_VERSION`] the other
+    /// fields may have another meaning.
     pub fn of_any_version(b: &[u8; Self::LEN]) -> Self {
         Self {
             base_version: b[field::BASE_VERSION],

@@ -46,7 +46,7 @@ impl Service {
 /// The purpose of an operation: the specification's transport functions, with requests and responses separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
-    /// None: the code is reserved, or the service does not have the operation.
+    /// No operation: the code is reserved, or the service does not have the operation.
     Reserved,
     /// A packet of a SEND.
     Send,
@@ -97,9 +97,9 @@ mod service {
     pub(super) const RD: u8 = bit(Service::Rd);
     pub(super) const UD: u8 = bit(Service::Ud);
     pub(super) const XRC: u8 = bit(Service::Xrc);
-    /// All services whose requests are acknowledged.
+    /// The services whose requests are acknowledged.
     pub(super) const RELIABLE: u8 = RC | RD | XRC;
-    /// All services with messages of several packets.
+    /// The services with messages of several packets.
     pub(super) const LONG: u8 = RELIABLE | UC;
     pub(super) const ALL: u8 = LONG | UD;
 
@@ -118,7 +118,7 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// All operations, in the order of their codes.
+            /// The operations in the order of their codes.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// Returns the specification's name of the operation, in capitals.
@@ -181,7 +181,7 @@ struct Row {
     ext_len: u8,
 }
 
-/// One row per opcode, so that decoding a packet takes one lookup.
+/// The opcode table, with one row per opcode, so that decoding a packet takes one lookup.
 static TABLE: [Row; 256] = {
     let mut table = [row(Opcode(0)); 256];
     let mut code = 0_u8;
@@ -261,15 +261,15 @@ tests! {
     has_ieth: bit::IETH;
     /// Returns whether the operation may have a payload.
     has_payload: bit::PAYLOAD;
-    /// Returns whether this starts a message: a FIRST or an ONLY.
+    /// Returns whether the packet starts a message: a FIRST or an ONLY.
     starts_message: bit::FIRST;
-    /// Returns whether this ends a message: a LAST or an ONLY.
+    /// Returns whether the packet ends a message: a LAST or an ONLY.
     ends_message: bit::LAST;
-    /// Returns whether this is a MIDDLE.
+    /// Returns whether the packet is a MIDDLE.
     is_middle: bit::MIDDLE;
-    /// Returns whether this is an ONLY, or an operation of a single packet.
+    /// Returns whether the packet is an ONLY, or an operation of a single packet.
     is_only: bit::ONLY;
-    /// Returns whether this goes from the responder to the requester.
+    /// Returns whether the packet travels from the responder to the requester.
     is_response: bit::RESPONSE;
     /// Returns whether the end of this packet's message consumes a receive work request.
     needs_receive: bit::RECEIVE;
@@ -321,13 +321,13 @@ impl Opcode {
         Self(prefix | operation as u8)
     }
 
-    /// Returns whether this is a FIRST, and not an ONLY.
+    /// Returns whether the packet is a FIRST, and not an ONLY.
     #[inline]
     pub const fn is_first(self) -> bool {
         self.starts_message() && !self.ends_message()
     }
 
-    /// Returns whether this is a LAST, and not an ONLY.
+    /// Returns whether the packet is a LAST, and not an ONLY.
     #[inline]
     pub const fn is_last(self) -> bool {
         self.ends_message() && !self.starts_message()

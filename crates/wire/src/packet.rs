@@ -11,21 +11,21 @@ use crate::{
 pub struct Packet<'a> {
     /// Base transport header.
     pub bth: Bth,
-    /// For RDMA WRITE and READ requests.
+    /// The RETH of RDMA WRITE and READ requests.
     pub reth: Option<Reth>,
-    /// For acknowledgements and READ responses.
+    /// The AETH of acknowledgements and READ responses.
     pub aeth: Option<Aeth>,
-    /// For atomic requests.
+    /// The AtomicETH of atomic requests.
     pub atomic: Option<AtomicEth>,
-    /// For atomic responses.
+    /// The AtomicAckETH of atomic responses.
     pub atomic_ack: Option<AtomicAckEth>,
-    /// For datagrams.
+    /// The DETH of datagrams.
     pub deth: Option<Deth>,
-    /// For operations with immediate data.
+    /// The ImmDt of operations with immediate data.
     pub imm: Option<ImmDt>,
-    /// For SEND with invalidate.
+    /// The IETH of SEND with invalidate.
     pub ieth: Option<Ieth>,
-    /// For XRC requests.
+    /// The XRCETH of XRC requests.
     pub xrceth: Option<XrcEth>,
     /// The payload, without pad.
     pub payload: &'a [u8],

@@ -15,7 +15,7 @@ use rdmux_wire::{Opcode, Packet, Qpn};
 struct Roce {
     ip: Ipv4,
     udp: Udp,
-    /// From the BTH through the pad.
+    /// The bytes from the BTH through the pad.
     transport: Vec<u8>,
     icrc: [u8; 4],
 }

@@ -13,7 +13,7 @@ use rdmux_wire::{
     Syndrome, WireError, XrcEth,
 };
 
-/// For each type: any bytes of its length that parse give a value that survives a round trip, and
+/// Tests each type: any bytes of its length that parse give a value that survives a round trip, and
 /// fewer bytes are an error.
 macro_rules! round_trips {
     ($($test:ident: $type:ident;)*) => {

@@ -60,7 +60,7 @@ fn enhanced() -> impl Strategy<Value = Enhanced> {
 // ---- MPA
 
 proptest! {
-    /// Given byte by byte, `need` never asks for more than the frame, and returns its length once the header is complete.
+    /// Given byte by byte, `need` never returns more than the frame's length, and returns its length once the header is complete.
     #[test]
     fn startup(
         reply: bool,
@@ -390,7 +390,7 @@ fn siw_terminates_of_an_open_stream() {
 
 #[test]
 fn ready_to_receive() {
-    // As siw sends it, without CRC.
+    // The frame as siw sends it, without CRC.
     let write = [0, 14, 0xc1, 0x40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(rtr::write(PLAIN)[..], write);
     for framing in [PLAIN, CRC, ALL] {

@@ -69,7 +69,7 @@ struct Counts {
     faults: Vec<Fault>,
 }
 
-/// By code, since opcodes have no order.
+/// An opcode's code, because opcodes have no order.
 type OpcodeCode = u8;
 
 impl Counts {

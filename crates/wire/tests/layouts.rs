@@ -106,7 +106,7 @@ keeps_all_bits! {
 }
 
 proptest! {
-    /// All bytes except the header's two reserved ones.
+    /// Checks that all bytes except the header's two reserved ones survive a round trip.
     #[test]
     fn smp(mut bytes: [u8; MAD_LEN], directed: bool) {
         bytes[0] = 1;

@@ -126,7 +126,7 @@ fn options(choice: u8) -> Options {
     }
 }
 
-/// Returns a request as a neighbour could send it, or almost.
+/// Returns a request that a neighbour could send, or one that is slightly invalid.
 fn datagram(driver: &Driver, a: u8, b: u8, c: u8) -> [u8; 256] {
     let groups = driver.member_of.iter().map(|(_, gid)| *gid).skip(usize::from(c) & 1).take(6);
     let datagram = match (&driver.last, c & 2) {

@@ -29,7 +29,7 @@ pub fn cm_mad(data: &[u8]) {
         for port in [7174, 7471] {
             let id = s.manager.create_id(CHANNEL, ps, qp_type, 0).expect("a new id");
             s.manager.bind(id, SocketAddr::new(HERE, port), true).expect("a free port");
-            // One of them reports all messages.
+            // One of the ids reports all messages.
             let told = IdOption::Cm(CmOption::Messages(port == 7174));
             s.manager.set_option(id, told).expect("it may be set at any time");
             s.manager.listen(id, 8).expect("it is bound");
@@ -143,6 +143,7 @@ fn wish(data: &mut &[u8]) -> (u64, GroupWish) {
     (context.into(), wish)
 }
 
+/// The manager and its world, with the rest of the input.
 struct Script<'a> {
     data: &'a [u8],
     now: Time,

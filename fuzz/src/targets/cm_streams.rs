@@ -32,6 +32,7 @@ enum Socket {
     Open,
 }
 
+/// The driver's state, and the manager's pending queries.
 #[derive(Default)]
 struct World {
     sockets: BTreeMap<StreamId, Socket>,
@@ -88,6 +89,7 @@ impl Sink for World {
     }
 }
 
+/// The manager and its world, with the rest of the input.
 struct Script<'a> {
     data: &'a [u8],
     now: Time,

@@ -50,7 +50,7 @@ impl Link for Driver {
 }
 
 /// Runs any datagrams, queries and timeouts in any order. The cache is bounded, a datagram causes at most one other, and each
-/// waiter is told once.
+/// waiter is notified once.
 pub fn ipoib_neighbours(data: &[u8]) {
     let (mut machine, mut driver, mut now) = (Neighbours::new(), Driver::default(), Time::ZERO);
     let mut rest = data;

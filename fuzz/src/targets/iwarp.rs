@@ -45,6 +45,7 @@ pub fn iwarp_script(data: &[u8]) {
 /// Bytes for payloads.
 static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
 
+/// A queue pair and its peer, with the rest of the input.
 struct Script<'a> {
     data: &'a [u8],
     now: Time,

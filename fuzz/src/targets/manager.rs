@@ -25,6 +25,7 @@ const MAX_PORTS: usize = 600;
 /// How many datagrams per direction are queued; further ones are lost.
 const QUEUE: usize = 64;
 
+/// The datagrams that the manager has sent.
 #[derive(Default)]
 struct Out(VecDeque<(UserAddress, Box<Mad>)>);
 
@@ -39,6 +40,7 @@ impl ManagerSink for Out {
     }
 }
 
+/// The datagrams that the subnet has delivered to the manager.
 #[derive(Default)]
 struct Inbox(VecDeque<MadPacket>);
 
@@ -49,6 +51,7 @@ impl Sink for Inbox {
     fn port_event(&mut self, _: PortId, _: PortEvent) {}
 }
 
+/// The manager and its subnet.
 struct World {
     subnet: Subnet,
     at: PortId,
@@ -132,7 +135,7 @@ impl World {
         Self { subnet, at, manager: Manager::new(config, now), now, out, inbox }
     }
 
-    /// Checks what a call sends: at most all requests in flight, each of them retransmitted, and an answer.
+    /// Checks the output of a call: at most all requests in flight, each of them retransmitted, and an answer.
     fn check(&self, before: usize) {
         let sent = self.out.0.len() - before;
         assert!(sent <= 2 * WINDOW + 2, "{sent} datagrams at once");

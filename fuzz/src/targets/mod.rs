@@ -27,7 +27,7 @@ use crate::corpus;
 /// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// The name of its function.
+    /// The name of the target's function.
     pub name: &'static str,
     /// The invariant that it checks.
     pub about: &'static str,
@@ -39,7 +39,7 @@ pub struct Target {
 
 macro_rules! targets {
     ($($name:literal $run:path, $seeds:path, $about:literal;)*) => {
-        /// All targets.
+        /// The table of targets.
         pub const TARGETS: &[Target] = &[$(Target { name: $name, about: $about, run: $run, seeds: $seeds },)*];
     };
 }

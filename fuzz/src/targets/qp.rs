@@ -45,6 +45,7 @@ const QPN: Qpn = Qpn::new(0x1234);
 /// Zeroes for payloads.
 static ZEROES: [u8; 8192] = [0; 8192];
 
+/// A queue pair, with the rest of the input.
 struct Script<'a> {
     data: &'a [u8],
     now: Time,

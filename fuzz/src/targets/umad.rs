@@ -123,6 +123,7 @@ impl Input<'_> {
     }
 }
 
+/// The ports' LIDs, P_Keys and GIDs, which are constant.
 struct Tables;
 
 impl Ports for Tables {
@@ -160,6 +161,7 @@ impl UmadSink for Out {
     fn set_is_sm(&mut self, _: PortId, _: bool) {}
 }
 
+/// The device and its programs, with the rest of the input.
 struct Script<'a> {
     input: Input<'a>,
     now: Time,

@@ -60,7 +60,7 @@ const BOTH_LINKS: &str = "native";
 /// The program that runs on a host with two addresses, and on one with two ports.
 const TWO_PATHS: &str = "migration";
 
-/// Another program that runs on both.
+/// Another program that runs on a host with two addresses, and on one with two ports.
 const TWO_PATHS_OF_CM: &str = "cm_messages";
 
 /// The header of programs that need a port of a subnet.
@@ -127,11 +127,11 @@ pub(super) fn run(only: &[String], report: &mut Report) {
 /// The subnets that programs may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subnet {
-    /// No manager.
+    /// A subnet without a manager.
     Plain,
-    /// Managed by the fabric's manager.
+    /// A subnet that the fabric's manager manages.
     Managed,
-    /// Managed, with four LIDs per port and a second partition. The host has two ports.
+    /// A managed subnet with four LIDs per port and a second partition. The host has two ports.
     TwoPorts,
     /// No subnet: the host has two addresses.
     Addresses,
@@ -311,7 +311,7 @@ impl Host {
         run.env("RDMUX_OLD_HOST", Self::OLD);
         run.env("RDMUX_ADDRESS", Self::address_on(subnet));
         if name == "umad" {
-            // Its tests check which files exist.
+            // The program's tests check which files exist.
             run.env("LD_PRELOAD", sh::target_dir().join("debug/deps/librdmux_view.so"));
         }
         let ended_well = sh::run_lines_within(LIMIT, &mut run, |line| rows.take(line))?;

@@ -146,7 +146,7 @@ fn symbol(line: &str) -> Option<String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, _, _, kind, _, _, section, name, ..] = words[..] else { return None };
     let defined = section.parse::<u32>().is_ok();
-    // Ignore what the linker itself adds.
+    // Ignore symbols that the linker itself adds.
     (defined && ["FUNC", "OBJECT", "IFUNC", "TLS"].contains(&kind))
         .then(|| format!("{kind} {name}"))
 }

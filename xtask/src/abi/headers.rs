@@ -20,7 +20,7 @@ struct Set {
     table: &'static str,
     /// The headers that programs include, and the public headers that these include.
     headers: &'static [&'static str],
-    /// Our headers, whose values are in the table, too.
+    /// rdmux's headers, whose values are in the table, too.
     own: &'static [&'static str],
     /// The packages of the headers.
     packages: &'static str,
@@ -166,7 +166,7 @@ fn structures(header: &str) -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// Returns where the open brace before `text` closes.
+/// Returns the position at which the open brace before `text` closes.
 fn closing(text: &str) -> usize {
     let mut depth = 1;
     for (i, c) in text.char_indices() {
@@ -272,7 +272,7 @@ impl Table {
         structures.chain(self.values.iter().map(|(name, value)| format!("{name} {value}")))
     }
 
-    /// Returns that program.
+    /// Returns the program that examines the headers.
     fn program<'h>(&self, headers: impl Iterator<Item = &'h str>) -> String {
         // <infiniband/umad_sa_mcm.h> needs the first header and does not include it.
         let mut c =

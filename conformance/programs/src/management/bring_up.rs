@@ -9,7 +9,7 @@ use super::opensm::{Conf, OpenSm};
 /// A shape, a routing engine and options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BringUp {
-    /// What `rdmux fabric up --shape` takes.
+    /// The argument of `rdmux fabric up --shape`.
     pub(crate) shape: &'static str,
     /// OpenSM's name of the engine; its default, which is minhop, without one.
     pub(crate) engine: Option<&'static str>,
@@ -22,11 +22,11 @@ pub(crate) struct BringUp {
 /// Further tasks of a manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extra {
-    /// Nothing.
+    /// No further task.
     Nothing,
-    /// It sets service levels and virtual lanes.
+    /// The manager sets service levels and virtual lanes.
     Qos,
-    /// It has a partitions file.
+    /// The manager has a partitions file.
     Partitions,
 }
 
@@ -68,7 +68,7 @@ impl BringUp {
         format!("{title} on {}", self.shape)
     }
 
-    /// Runs it. The manager reports that the subnet is up, and no errors. The fabric shows that all links are active,
+    /// Runs the row. The manager reports that the subnet is up, and no errors. The fabric shows that all links are active,
     /// that all ports have the expected LIDs, and that the tables lead from every port to every other one.
     pub(crate) fn run(&self, ground: &Ground) -> Result<()> {
         let mut conf = self.conf(&ground.show()?);

@@ -52,7 +52,7 @@ const OPCODES: &[(u8, &str)] = &[
     (0x64, "UD SEND Only"),
 ];
 
-/// Those of them that both hosts send to each other.
+/// The opcodes that both hosts send to each other.
 const BOTH_WAYS: &[u8] = &[0x00, 0x01, 0x02, 0x11, 0x20, 0x64];
 
 /// Management classes that must occur: subnet management by LID and directed, administration, performance.

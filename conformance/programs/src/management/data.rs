@@ -100,7 +100,7 @@ pub(crate) fn fabric_is_killed(ground: &Ground) -> Result<()> {
     for host in HOSTS {
         ground.until("down", || Ok(ground.said_on(host, "ibv_devinfo")?.contains("PORT_DOWN")))?;
     }
-    // Its packets are lost, until the queue pair's retries are exhausted.
+    // The client's packets are lost, until the queue pair's retries are exhausted.
     let status = client.finish(TIMEOUT)?;
     ensure!(!status.success(), "the client succeeded although the fabric was killed");
     // IBV_WC_RETRY_EXC_ERR

@@ -136,7 +136,7 @@ impl Ground {
         self.manager.as_ref().map_or(0, |manager| manager.said(what))
     }
 
-    /// Returns whether it has this shape and this manager.
+    /// Returns whether the fabric has this shape and this manager.
     pub(crate) fn is_like(&self, shape: &str, by: ManagedBy) -> bool {
         self.shape == shape && self.managed == Some(by)
     }

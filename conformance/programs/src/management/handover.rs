@@ -30,9 +30,9 @@ pub(crate) struct Handover {
 /// The subnet, and the places of the managers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Subnet {
-    /// On a switch with adapters.
+    /// One switch with adapters.
     Switch,
-    /// On two switches with a cable between them, the first of which has this GUID: the fabric's manager is on the first, OpenSM on an
+    /// Two switches with a cable between them, the first of which has this GUID: the fabric's manager is on the first, OpenSM on an
     /// adapter of the second.
     Cable(u64),
 }
@@ -143,8 +143,8 @@ fn start(ground: &Ground, priority: u8) -> Result<OpenSm> {
     OpenSm::start(ground, HOSTS[0], "opensm", &conf(priority))
 }
 
-/// OpenSM has the higher priority, and takes over from the fabric's manager. When it ends, the fabric's takes over again. Both ask
-/// the ports to reregister, and no port gets another LID.
+/// OpenSM has the higher priority, and takes over from the fabric's manager. When it ends, the fabric's takes over again. Both
+/// make the ports reregister, and no port gets another LID.
 fn lower(ground: &Ground) -> Result<()> {
     ours_is_master(ground, 3)?;
     let lids = lids(&ground.show()?)?;
@@ -162,7 +162,8 @@ fn lower(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// OpenSM is the master until its priority is lowered: then it hands over to the fabric's manager, and stands by; and back.
+/// OpenSM is the master until its priority is lowered. Then it hands over to the fabric's manager, and becomes a standby. When its
+/// priority is raised, it becomes the master again.
 fn falls(ground: &Ground) -> Result<()> {
     let mut witness = Witness::attach(ground)?;
     let mut opensm = start(ground, 7)?;
@@ -189,7 +190,7 @@ fn lower_guid(ground: &Ground) -> Result<()> {
     opensm.end()
 }
 
-/// The same with the opposite GUIDs: OpenSM becomes the master, though it starts later.
+/// Two managers with the same priority and the opposite GUIDs: OpenSM becomes the master, though it starts later.
 fn higher_guid(ground: &Ground) -> Result<()> {
     ours_is_master(ground, 5)?;
     let mut opensm = start(ground, 5)?;
@@ -233,8 +234,8 @@ fn joined(ground: &Ground) -> Result<()> {
     opensm.end()
 }
 
-/// The same, but the fabric's manager has precedence, and OpenSM looks for no changes, not even after traps, until the fabric's tells
-/// it to.
+/// The same, but the fabric's manager has precedence, and OpenSM looks for no changes, not even after traps, until the fabric's
+/// manager prompts it.
 fn woken(ground: &Ground) -> Result<()> {
     ours_is_master(ground, 7)?;
     cable(ground, "down")?;
@@ -244,7 +245,7 @@ fn woken(ground: &Ground) -> Result<()> {
     cable(ground, "up")?;
     opensm.says("Entering STANDBY state", 1)?;
     ours_is_master(ground, 7)?;
-    // As the master it ignores a DISCOVER signal. Then it gets a handover.
+    // As the master, OpenSM ignores a DISCOVER signal. Then it gets a handover.
     let refused = opensm.said("OSM_SM_SIGNAL_DISCOVER in state MASTER");
     ensure!(refused > 0, "OpenSM's log does not contain that it refuses to discover");
     opensm.end()
@@ -266,7 +267,7 @@ fn ours_is_master(ground: &Ground, priority: u8) -> Result<()> {
     is_master(ground, priority, |shown| shown.switches().next().context("a switch"))
 }
 
-/// Waits until OpenSM is, and the fabric's manager stands by.
+/// Waits until OpenSM is the master, and the fabric's manager is a standby.
 fn opensm_is_master(ground: &Ground, priority: u8) -> Result<()> {
     ground.until("standing by", || Ok(own(ground)?.state == "standby"))?;
     is_master(ground, priority, |shown| shown.node(HOSTS[0]))?;
@@ -321,7 +322,7 @@ struct Witness {
 }
 
 impl Witness {
-    /// Attaches it to the subnet, which has a master.
+    /// Attaches the host to the subnet, which has a master.
     fn attach(ground: &Ground) -> Result<Self> {
         let options = ground.connect_options()?;
         let guid = Guid(0x0002_0000_0077_0000);

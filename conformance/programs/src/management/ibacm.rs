@@ -27,10 +27,12 @@ fn options(log: &Path, protocol: &str) -> String {
     )
 }
 
+/// Resolves addresses by the services' multicast protocol.
 pub(crate) fn by_multicast(ground: &Ground) -> Result<()> {
     resolved(ground, "acm")
 }
 
+/// Resolves addresses by queries to subnet administration.
 pub(crate) fn by_administration(ground: &Ground) -> Result<()> {
     resolved(ground, "sa")
 }

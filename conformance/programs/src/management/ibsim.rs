@@ -28,7 +28,7 @@ pub(crate) fn same_file(ground: &Ground) -> Result<()> {
     }
     let program = find_program("ibsim").context("ibsim is not installed")?;
     let mut ibsim = Command::new(program);
-    // It resolves file names relative to its working directory.
+    // ibsim resolves file names relative to its working directory.
     ibsim.args(["-s", FILES[0].0]).current_dir(&dir);
     ibsim.env("IBSIM_SOCKNAME", format!("rdmux-{}", std::process::id()));
     let mut ibsim =

@@ -26,6 +26,7 @@ const FLAGS: u32 = 0x2b;
 /// The size of a path record.
 const LEN: usize = 64;
 
+/// Checks that rdma_getaddrinfo(3) of Debian's library returns the path that subnet administration knows.
 pub(crate) fn finds_the_route(ground: &Ground) -> Result<()> {
     ensure!(Path::new(LIBRARY).is_file(), "librdmacm1 is not installed");
     let program = compile(ground.dir())?;

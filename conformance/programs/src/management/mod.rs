@@ -69,7 +69,7 @@ pub(crate) enum Management {
 }
 
 impl Management {
-    /// Runs it.
+    /// Runs the row.
     pub(crate) fn run(&self, stage: &mut Stage, title: &str) -> Outcome {
         match self {
             Self::BringUp(row) => row.run(&stage.ground(row.shape, title)?)?,

@@ -43,7 +43,7 @@ pub(crate) struct OpenSm {
 }
 
 impl OpenSm {
-    /// Starts one on a host, with files of its own.
+    /// Starts an OpenSM on a host, with files of its own.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -51,7 +51,7 @@ impl OpenSm {
         let dir = ground.dir().join(role);
         fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         let log = ground.log(&format!("{role}-log"));
-        // It would append to an existing file.
+        // OpenSM would append to an existing file.
         let _ = fs::remove_file(&log);
         let file = dir.join(CONF);
         fs::write(&file, conf.write(&dir, &log)?)?;
@@ -64,7 +64,7 @@ impl OpenSm {
         Ok(Self { process: ground.start(host, role, &line)?, dir, log })
     }
 
-    /// Gives it another configuration, and makes it read this and sweep the subnet.
+    /// Gives OpenSM another configuration, and makes it read this and sweep the subnet.
     ///
     /// # Errors
     /// When it has ended.
@@ -73,7 +73,7 @@ impl OpenSm {
         self.process.signal(Signal::HUP)
     }
 
-    /// Waits until it has reported so many times that the subnet is up.
+    /// Waits until OpenSM has reported so many times that the subnet is up.
     ///
     /// # Errors
     /// When it does not, or has logged an error.
@@ -82,7 +82,7 @@ impl OpenSm {
         self.has_no_complaint()
     }
 
-    /// Waits until it has logged a text so many times.
+    /// Waits until OpenSM has logged a text so many times.
     ///
     /// # Errors
     /// When it does not.
@@ -98,13 +98,15 @@ impl OpenSm {
         count(&self.log, what)
     }
 
+    /// Checks that OpenSM has logged no error.
+    ///
     /// # Errors
     /// When there is an error in its log.
     pub(crate) fn has_no_complaint(&self) -> Result<()> {
         has_no_complaint(&self.log)
     }
 
-    /// Stops it and waits for its end.
+    /// Stops OpenSM and waits for its end.
     ///
     /// # Errors
     /// When it does not exit successfully, or has logged an error.
@@ -114,7 +116,7 @@ impl OpenSm {
         has_no_complaint(&log)
     }
 
-    /// Stops one that may have logged errors.
+    /// Stops an OpenSM that may have logged errors.
     ///
     /// # Errors
     /// When it does not exit successfully.
@@ -122,7 +124,7 @@ impl OpenSm {
         self.process.stop(Signal::TERM, TIMEOUT)
     }
 
-    /// Kills it, so that it cannot hand over.
+    /// Kills OpenSM, so that it cannot hand over.
     ///
     /// # Errors
     /// When it had ended before.

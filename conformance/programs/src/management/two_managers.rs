@@ -20,8 +20,8 @@ fn start(ground: &Ground, which: usize, priority: u8) -> Result<OpenSm> {
     OpenSm::start(ground, HOSTS[which], &format!("opensm-{}", HOSTS[which]), &manager(priority))
 }
 
-/// The one with the higher priority becomes master though it starts later, and the other one stands by. When it ends, the other
-/// one takes over.
+/// The manager with the higher priority becomes master though it starts later, and the other one becomes a standby. When it
+/// ends, the other one takes over.
 pub(crate) fn priority(ground: &Ground) -> Result<()> {
     let mut low = start(ground, 0, 3)?;
     low.subnet_is_up(1)?;
@@ -40,7 +40,7 @@ pub(crate) fn priority(ground: &Ground) -> Result<()> {
     low.end()
 }
 
-/// Of two with the same priority the one with the lower port GUID is master, also if it starts later.
+/// Of two managers with the same priority the one with the lower port GUID is master, even if it starts later.
 pub(crate) fn equal_priority(ground: &Ground) -> Result<()> {
     let mut second = start(ground, 1, 5)?;
     second.subnet_is_up(1)?;
@@ -69,7 +69,7 @@ pub(crate) fn killed(ground: &Ground) -> Result<()> {
         !ground::own_port(killed.node(HOSTS[0])?)?.is_sm,
         "the killed manager left its IsSM bit"
     );
-    // It is restarted, and is master again.
+    // The killed manager is restarted, and is master again.
     let mut back = start(ground, 0, 9)?;
     back.subnet_is_up(1)?;
     is_master(ground, 0, 9)?;

@@ -10,7 +10,7 @@ use crate::process::Process;
 
 /// The addresses of both ends of the wire.
 pub(super) const V4: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
-/// The same for IPv6.
+/// The IPv6 addresses of the two ends.
 pub(super) const V6: [&str; 2] = ["fd78::1", "fd78::2"];
 
 /// Hardware addresses. Each end is configured with the other's: a new interface answers ARP only after a second,
@@ -30,7 +30,7 @@ pub(crate) enum Whose {
 pub(super) struct Held {
     holder: Process,
     whose: Whose,
-    /// Whether it is in a user namespace of its own.
+    /// Whether the namespace is in a user namespace of its own.
     user: bool,
     /// Its end of a wire.
     device: Option<&'static str>,

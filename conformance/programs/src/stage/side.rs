@@ -24,7 +24,7 @@ const NOBODY: u32 = 65534;
 pub(crate) struct Side {
     /// Its name.
     pub(crate) name: String,
-    /// One of its addresses.
+    /// One of the host's addresses.
     pub(crate) address: String,
     /// Its first address, which is IPv4.
     pub(crate) address4: String,
@@ -201,9 +201,8 @@ impl Side {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// Returns the command of a program on this host, started by `rdmux run` with these options, of which the first
-    /// select the device. Words like `NAME=VALUE`
-    /// before it set its environment.
+    /// Returns the command of a program on this host, started by `rdmux run` with these options. Those of `device`
+    /// select the device. Words like `NAME=VALUE` before it set its environment.
     pub(super) fn command(&self, device: &[&str], options: &[&str], words: &[&str]) -> Command {
         let mut command = self.bare(&self.work.join("rdmux"));
         let set = words.iter().take_while(|w| is_assignment(w)).count();
@@ -278,7 +277,7 @@ fn folder(path: &Path, mode: u32) -> Result<()> {
         .with_context(|| path.display().to_string())
 }
 
-/// Returns whether there is such a program.
+/// Returns whether a program of this name is installed.
 pub(super) fn is_installed(program: &str) -> bool {
     find_program(program).is_some()
 }

@@ -106,7 +106,7 @@ fn devinfo() -> Exchange {
         })
 }
 
-/// For an iWARP device.
+/// Returns the row of ibv_devinfo for an iWARP device.
 pub(super) fn devinfo_iwarp() -> Exchange {
     ["{dev}", "PORT_ACTIVE (4)", "iWARP (1)", "Ethernet", "max_qp_rd_atom:\t\t\t128"]
         .iter()
@@ -119,12 +119,14 @@ fn devinfo_list() -> Exchange {
     Exchange::new("ibv_devinfo -l").client("ibv_devinfo -l").proof(Client("1 HCA found".into()))
 }
 
-/// It waits for events for ever. Its standard output is a file, and only `stdbuf` makes it flush at once.
+/// Returns the row of ibv_asyncwatch, which waits for events for ever. Its standard output is a file, and only `stdbuf` makes it flush at
+/// once.
 fn asyncwatch() -> Exchange {
     let row = Exchange::new("ibv_asyncwatch");
     row.server("stdbuf -oL ibv_asyncwatch", Ready::Says("async event FD"), End::Told)
 }
 
+/// Returns the row of a ping-pong program of this transport.
 pub(super) fn pingpong(transport: &str, options: &str) -> Exchange {
     let program = format!("ibv_{transport}_pingpong -c {options}");
     let line = format!("{program} -g {{gid}} -p {{port}}");
@@ -137,7 +139,7 @@ pub(super) fn pingpong(transport: &str, options: &str) -> Exchange {
         .proof(Client(format!("{n} iters in")))
 }
 
-/// One server, whose receive queue pairs, one for each client, share a receive queue.
+/// Returns the row with one server, whose receive queue pairs, one for each client, share a receive queue.
 fn xrc_pingpong_of_four() -> Exchange {
     let program = "ibv_xsrq_pingpong -n 500 -g {gid} -p {port}";
     let client = format!("{program} {{server4}}");
@@ -150,7 +152,7 @@ fn xrc_pingpong_of_four() -> Exchange {
         .proof(Client("success".into()))
 }
 
-/// It has no counters and no timing, but compares the received data.
+/// Returns a row of ibv_xsrq_pingpong, which has no counters and no timing, but compares the received data.
 fn xrc_pingpong(options: &str) -> Exchange {
     let program = format!("ibv_xsrq_pingpong {options}");
     let line = format!("{program} -g {{gid}} -p {{port}}");

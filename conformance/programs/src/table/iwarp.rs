@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::perftest;
 use crate::row::{Device, Row, Way};
 
-/// What iWARP does not have, by words of the titles.
+/// The features that iWARP does not have, by words of the titles.
 pub(super) const NOT_THERE: &[(&str, &str)] = &[
     ("udaddy", "datagrams"),
     ("-f gid", "its ports have no GIDs that lead to them"),

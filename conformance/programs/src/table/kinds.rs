@@ -18,7 +18,7 @@ const PAIRS: &[(&str, &str)] = &[
     ("all", "all"),
 ];
 
-/// On hosts of a fabric, which have all three.
+/// Returns rows on hosts of a fabric, which have all three kinds of device.
 pub(super) fn rows() -> Vec<Row> {
     let rows = PAIRS.iter().flat_map(|(client, server)| {
         Row::each(Way::HERE, &ucmatose(client, server).brief(&[Way::Udp]))

@@ -97,7 +97,7 @@ fn resolution() -> Vec<Row> {
     rows.map(|(title, brief, run)| row(own(title), brief, Management::With(&[], run))).into()
 }
 
-/// Returns the title of a row, which says if the fabric's own manager is used.
+/// Returns the title of a row, which includes whether the fabric's own manager is used.
 fn managed(title: &str, by: ManagedBy) -> String {
     match by {
         ManagedBy::OpenSm => title.to_owned(),
@@ -195,7 +195,7 @@ fn two() -> Vec<Row> {
 /// Returns further rows with more than one program each. Brief are those with features that no other row has.
 fn more(by: ManagedBy) -> Vec<Row> {
     type Case = (&'static str, fn(&Ground) -> Result<()>);
-    /// Those in which the manager is OpenSM, or none.
+    /// The rows in which the manager is OpenSM, or none.
     const WITHOUT_OURS: &[&str] = &[
         "ibsim reads the same file",
         "ibidsverify and a LID of two ports",
@@ -259,7 +259,7 @@ fn looks(by: ManagedBy) -> Vec<Row> {
         ("ibqueryerrors", diags::counters::ibqueryerrors),
         ("ibportstate", diags::portstate::ibportstate),
     ];
-    /// Those for which a larger subnet matters: answers of thousands of records.
+    /// The rows to which a larger subnet matters: answers of thousands of records.
     const LARGE: &[&str] = &[
         "ibnetdiscover",
         "iblinkinfo",

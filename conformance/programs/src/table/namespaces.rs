@@ -32,8 +32,8 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-/// By LID and by IP address, on a fabric of one of the two machines that the other has joined: packets of 4,096 bytes over a wire with
-/// an MTU of 1,500. In the first way the fabric has its own manager, in the other OpenSM runs on the fabric's machine.
+/// Returns rows by LID and by IP address, on a fabric of one of the two machines that the other has joined: packets of 4,096 bytes over a
+/// wire with an MTU of 1,500. In the first way the fabric has its own manager, in the other OpenSM runs on the fabric's machine.
 pub(super) fn infiniband() -> Vec<Row> {
     let by_lid = |exchange: Exchange| {
         exchange.lines(|line| line.replace(" -x {gid}", "").replace(" -g {gid}", ""))

@@ -8,7 +8,7 @@ use crate::row::{Options, Row, Way, both, one_host, rest, two_hosts};
 
 /// The sizes of `-a`: powers of two up to 2^23; UD stops at the MTU.
 const ALL_SIZES: usize = 23;
-/// The same for programs whose minimum message size leaves fewer sizes.
+/// The number of sizes for programs with a larger minimum message size.
 const ALL_SIZES_UD: usize = 12;
 
 /// The timeout in seconds. ib_write_lat busy-polls memory without system calls: on a busy machine with few
@@ -188,7 +188,7 @@ pub(super) fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for (program, more) in MORE {
         for options in ALL.iter().chain(*more) {
-            // These busy-poll memory, or have nothing to wait for: they refuse the option.
+            // These programs busy-poll memory, or have nothing to wait for: they refuse the option.
             if program.starts_with("ib_write") && options.text.split(' ').any(|o| o == "-e") {
                 continue;
             }
@@ -252,6 +252,7 @@ pub(super) fn by_stream() -> Vec<Exchange> {
     rows
 }
 
+/// Returns the row of a program of perftest with these options.
 pub(super) fn perftest(program: &str, options: &str) -> Exchange {
     let counted = options.contains("-n ") || options.contains("-D ");
     let iterations = if counted { "" } else { " -n 1000" };
@@ -277,7 +278,7 @@ fn queue_pairs(options: &str) -> u64 {
     words.nth(1).and_then(|n| n.parse().ok()).unwrap_or(1)
 }
 
-/// Without any option, as in the README.
+/// Returns the row without any option, as in the README.
 fn as_a_new_user() -> Exchange {
     Exchange::new("ib_write_bw & ib_write_bw localhost")
         .server("ib_write_bw", Ready::TcpPort(18515), End::Alone)

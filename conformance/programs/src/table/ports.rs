@@ -9,7 +9,7 @@ use crate::row::{Device, Row, Way};
 
 const WAYS: &[Way] = &[Way::OwnPorts, Way::Ports];
 
-/// At port 2 of both sides.
+/// Programs with their options at port 2 of both sides.
 const SECOND: &[(&str, &str)] = &[
     ("ib_send_bw", "-i 2"),
     ("ib_send_lat", "-i 2 -c UD"),
@@ -23,7 +23,7 @@ const SECOND: &[(&str, &str)] = &[
     ("ib_send_lat", "-i 2 -c UD --pkey_index=1"),
 ];
 
-/// From port 1 to port 2.
+/// Programs with their options from port 1 to port 2.
 const ACROSS: &[(&str, &str)] = &[
     ("ib_send_bw", "-c UD -s 1024 -n 100"),
     ("ib_send_lat", ""),

@@ -30,7 +30,7 @@ pub(super) fn rows() -> Vec<Row> {
     TESTS.iter().flat_map(row).collect()
 }
 
-/// The server runs until the same client tells it to quit.
+/// Returns the row of a test. The server runs until the same client makes it quit.
 fn qperf(test: &str, figure: &'static str, length: &str) -> Exchange {
     Exchange::new(format!("qperf {test}"))
         .server("qperf -lp {port}", Ready::Tcp, End::Alone)

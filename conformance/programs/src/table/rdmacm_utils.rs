@@ -30,7 +30,7 @@ pub(super) fn rows() -> Vec<Row> {
     {
         rows.extend(Row::each(Way::HERE, &ucmatose(options.text).brief(options.brief)));
     }
-    // Both of these support only one port, and hosts do not share it.
+    // udaddy supports only one port, and hosts do not share it.
     let udaddy = |options| both_sides("udaddy", options, "");
     rows.extend(Row::each(EVERYWHERE, &udaddy("-c 10 -C 50 -S 1000").brief(EVERYWHERE)));
     rows.extend(Row::each(Way::HERE, &udaddy("-c 1 -C 500 -S 16").brief(&[Way::Ring])));
@@ -72,7 +72,7 @@ pub(super) fn rping(options: &str, count: usize) -> Exchange {
         .proof(Server(format!("rdma-ping-{}: ", count - 1)))
 }
 
-/// Between virtual hosts, whose names resolve.
+/// Returns a row between virtual hosts, whose names resolve.
 fn rping_by_name() -> Exchange {
     let common = "-v -V -C 300 -S 1000 -a {host} -p {port}";
     Exchange::new("rping -a NAME")
@@ -82,7 +82,8 @@ fn rping_by_name() -> Exchange {
         .proof(Server("rdma-ping-299: ".into()))
 }
 
-/// Its server serves several clients at once, but mixes them up when they connect at the same moment.
+/// Returns the row of rping's persistent server, which serves several clients at once, but mixes them up when they connect at the same
+/// moment.
 fn persistent_rping() -> Exchange {
     let client = "rping -c -v -V -C 100 -S 1000 -a {server} -p {port}";
     let server = "rping -s -P -S 1000 -a {server} -p {port}";
@@ -105,8 +106,8 @@ fn both_sides(program: &str, options: &str, port: &str) -> Exchange {
         .proof(Client("return status 0".into()))
 }
 
-/// By each format of addresses that these support: names of virtual hosts, addresses as text, and GIDs, in the port space of IP and in
-/// InfiniBand's own.
+/// Returns a row for each format of addresses that the programs support: names of virtual hosts, addresses as text, and GIDs, in the
+/// port space of IP and in InfiniBand's own.
 fn by_format() -> Vec<Row> {
     let gid = "-f gid";
     let mut rows = Vec::new();
@@ -132,7 +133,7 @@ fn by_format() -> Vec<Row> {
     rows
 }
 
-/// Both sides by the address of the server in one of its forms.
+/// Returns a row in which both sides get the server's address in one of its forms.
 fn at(program: &str, options: &str, node: &str, port: &str) -> Exchange {
     Exchange::new(format!("{program} {options}"))
         .server(format!("{program} -b {node} {options}{port}"), Ready::Cm, End::Alone)

@@ -33,7 +33,7 @@ const UCT: &[(&str, &[Options])] = &[
     ),
 ];
 
-/// Tests of the upper one, with the ways in which CI runs them over `rc_verbs` and over `ud_verbs`.
+/// Tests of the upper layer, UCP, with the ways in which CI runs them over `rc_verbs` and over `ud_verbs`.
 const UCP: &[(Options, &[Way])] = &[
     (one_host("tag_lat"), &[Way::Udp]),
     (two_hosts("tag_lat -s 100000"), &[]),

@@ -69,7 +69,7 @@ pub(crate) fn files(options: &Options, screen: &mut Screen<'_>) -> io::Result<i3
 struct Target {
     directory: PathBuf,
     path: PathBuf,
-    /// Its name in messages.
+    /// The file's name in messages.
     what: &'static str,
 }
 
@@ -79,7 +79,7 @@ impl Target {
         Self { directory: directory.to_owned(), path: directory.join(name), what }
     }
 
-    /// Writes it, and prints the outcome. Returns whether it was written.
+    /// Writes the file, and prints the outcome. Returns whether it was written.
     fn write(
         &self,
         is_verbose: bool,
@@ -121,7 +121,7 @@ impl Target {
 /// name is replaced, not followed.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Its errors name the temporary file, and contain their number only in the text.
+    // Errors of the replacement name the temporary file, and contain their number only in the text.
     let plain = |e: io::Error| {
         let text = e.to_string();
         let number = text.split_once("(os error ").and_then(|(_, rest)| rest.split(')').next());

@@ -11,7 +11,7 @@ use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 /// A port, as needed for the files.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
-    /// The kind of its device.
+    /// The kind of the port's device.
     pub(super) kind: DeviceKind,
     /// The device's name.
     pub(super) device: String,

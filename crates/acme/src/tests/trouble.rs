@@ -27,7 +27,7 @@ fn half_an_answer_is_an_error_and_the_next_question_goes_over_another_connection
     let service = Scripted::new(|request| match request.query {
         Query::Resolve { .. } => {
             let mut half = bytes(request, answer(&request.query));
-            // Its length field says that it is complete.
+            // By its length field the message is complete.
             half.truncate(50);
             half[6..8].copy_from_slice(&50u16.to_ne_bytes());
             Some(half)
@@ -165,7 +165,7 @@ fn flush_counts_what_was_forgotten() {
     assert_eq!(run(&service, "flush -S SVC -f n -d n[1-2]"), expected);
     let name = |name| Query::Flush(Address::name(name));
     assert_eq!(service.asked(), [Query::Flush(None), name("n1"), name("n2")]);
-    // As ibacm does with requests that it does not know.
+    // The service closes the connection, as ibacm does with requests that it does not know.
     assert_eq!(run(&Scripted::new(|_| None), "flush -S SVC").0, 1);
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Both {
     pub(super) opensm: Client,
 }
 
-/// Those of rdmux for few and for many nodes.
+/// The subnet administrations of rdmux for few and for many nodes.
 pub(super) struct Sizes {
     pub(super) small: Client,
     pub(super) large: Client,
@@ -60,6 +60,7 @@ pub(super) struct Client {
     _fabric: Fabric,
 }
 
+/// The addresses of a port.
 #[derive(Clone, Copy)]
 struct End {
     gid: Gid,
@@ -75,6 +76,8 @@ struct Question {
 }
 
 impl Both {
+    /// Brings up a subnet for each of the two.
+    ///
     /// # Errors
     /// When a subnet does not come up.
     pub(super) fn new(ground: &Ground) -> Result<Self> {
@@ -85,6 +88,8 @@ impl Both {
 }
 
 impl Sizes {
+    /// Brings up a subnet of each size.
+    ///
     /// # Errors
     /// When a subnet does not come up.
     pub(super) fn new(ground: &Ground) -> Result<Self> {

@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 pub(super) struct Line(pub(super) AtomicU64);
 
 impl Line {
-    /// Returns its address in this process.
+    /// Returns the line's address in this process.
     pub(super) fn address(&self) -> u64 {
         std::ptr::from_ref(&self.0).addr() as u64
     }
@@ -60,19 +60,19 @@ impl Buffer {
         Self { bytes, start, len }
     }
 
-    /// Returns its address in this process.
+    /// Returns the buffer's address in this process.
     pub(super) fn address(&self) -> u64 {
         (self.bytes.as_ptr().addr() + self.start) as u64
     }
 
-    /// Writes it `count` times to the memory of process `pid` at `va`. Returns bytes per second.
+    /// Writes the buffer `count` times to the memory of process `pid` at `va`. Returns bytes per second.
     pub(super) fn write(&self, pid: i32, va: u64, count: u32) -> Result<f64> {
         let peer = ProcessMemory::new(pid, None)?;
         let bytes = &self.bytes[self.start..][..self.len];
         self.rate(count, || Ok(peer.write(va, bytes)?))
     }
 
-    /// Reads it `count` times from that memory. Returns bytes per second.
+    /// Reads the buffer `count` times from the memory of process `pid` at `va`. Returns bytes per second.
     pub(super) fn read(&mut self, pid: i32, va: u64, count: u32) -> Result<f64> {
         let peer = ProcessMemory::new(pid, None)?;
         let mut bytes = std::mem::take(&mut self.bytes);

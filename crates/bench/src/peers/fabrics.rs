@@ -32,7 +32,7 @@ const GLANCE: Duration = Duration::from_millis(5);
 /// The directory in which fabrics are started.
 pub(super) struct Ground {
     dir: tempfile::TempDir,
-    /// This program.
+    /// The path of the running program, `rdmux`.
     rdmux: PathBuf,
     /// The number of subdirectories.
     dirs: Cell<u32>,
@@ -65,6 +65,8 @@ pub(super) struct OpenSm {
 }
 
 impl Ground {
+    /// Creates the directory for fabrics, after a check that OpenSM and ibsim are installed.
+    ///
     /// # Errors
     /// When OpenSM or ibsim is missing.
     pub(super) fn new() -> Result<Self> {
@@ -125,7 +127,7 @@ impl Ground {
         ibsim.args(["-s", "-N", &nodes.to_string(), "-S", &nodes.to_string()]);
         ibsim.args(["-P", &(nodes * ports).to_string()]).arg(&file);
         ibsim.env("IBSIM_SOCKNAME", &name).current_dir(&dir);
-        // It ends when its console closes.
+        // ibsim ends when its console closes.
         let said = dir.join("ibsim.out");
         ibsim
             .stdin(Stdio::piped())
@@ -264,7 +266,7 @@ impl Ibsim {
 }
 
 impl OpenSm {
-    /// Starts it, and measures the time until it reports that the subnet is up.
+    /// Starts OpenSM, and measures the time until it reports that the subnet is up.
     fn start(dir: &Path, mut command: Command) -> Result<Self> {
         let (log, conf) = (dir.join("opensm.log"), dir.join("opensm.conf"));
         // Neither side may be considered dead while other processes have the processor.
@@ -308,7 +310,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

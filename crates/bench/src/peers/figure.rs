@@ -37,15 +37,15 @@ impl Spread {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Ratio {
-    /// rdmux divided by the reference; for times, of which less is better.
+    /// rdmux divided by the reference; for times, where less is better.
     Less,
-    /// rdmux divided by the reference; for rates, of which more is better.
+    /// rdmux divided by the reference; for rates, where more is better.
     More,
     /// The reference divided by rdmux: times, treated as rates.
     Inverse,
 }
 
-/// Which goal a row has reached.
+/// The goal that a row has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Met {

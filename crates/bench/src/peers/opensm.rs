@@ -55,7 +55,7 @@ pub(super) fn own_manager(ground: &Ground) -> Result<Up> {
     Ok(Up { time, memory: fabric.memory()? })
 }
 
-/// Measures its reference, OpenSM on ibsim.
+/// Measures the reference, OpenSM on ibsim.
 ///
 /// # Errors
 /// As [`on_ours`].

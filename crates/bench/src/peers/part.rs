@@ -21,7 +21,7 @@ pub(super) enum Ask {
     Line,
     /// Answer each turn written into that line by writing into a line of another process.
     LineEcho {
-        /// That process.
+        /// The process that has the other line.
         pid: i32,
         /// The address of its line.
         va: u64,

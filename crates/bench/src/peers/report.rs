@@ -10,7 +10,7 @@ use super::spec::Row;
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
 
-/// All results.
+/// The results of a run.
 #[derive(Default, Serialize)]
 pub(super) struct Outcome {
     pub(super) rows: Vec<Figure>,

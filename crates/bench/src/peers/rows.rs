@@ -72,7 +72,7 @@ impl Bench {
         Ok(Self { rounds, progress, hosts: Hosts::up_to_end(&HOSTS)?, taken: RefCell::default() })
     }
 
-    /// Prints what is being measured.
+    /// Prints the name of the measurement.
     pub(super) fn say(&self, what: &str) {
         self.progress.set_message(what.to_owned());
         self.progress.tick();
@@ -341,6 +341,7 @@ fn listening(peer: &mut Child, ask: &Ask) -> Result<SocketAddr> {
     }
 }
 
+/// Waits for the answer that a request is done.
 pub(super) fn done(peer: &mut Child) -> Result<()> {
     match peer.hear()? {
         Answer::Done => Ok(()),

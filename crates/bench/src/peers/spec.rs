@@ -1,4 +1,4 @@
-//! The table: what is measured, its reference, and the goals of their ratio.
+//! The table of measurements, with their references and the goals of the ratios.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -104,12 +104,12 @@ const ROCE: &str = "the same on RoCE";
 const SAME: &str = "the same, same host";
 
 impl Row {
-    /// Returns whether it is measured in a guest, together with all such rows.
+    /// Returns whether the row is measured in a guest, together with all such rows.
     pub(super) const fn is_in_guest(self) -> bool {
         matches!(self, Self::GuestBw | Self::GuestLat | Self::GuestCm)
     }
 
-    /// Returns its specification, with its goals.
+    /// Returns the row's specification, with the goals.
     pub(super) const fn spec(self) -> Spec {
         let (what, peer, unit) = match self {
             Self::SendLat => ("ib_send_lat 8 B, same host", "ucx tag_lat, posix", TIME),

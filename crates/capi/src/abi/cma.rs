@@ -208,14 +208,14 @@ pub const RDMA_OPTION_ID_REUSEADDR: c_uint = 1;
 pub const RDMA_OPTION_ID_AFONLY: c_uint = 2;
 pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_uint = 3;
 pub const RDMA_OPTION_IB_PATH: c_uint = 1;
-/// Of <rdmux/cm.h>.
+/// A constant of <rdmux/cm.h>.
 pub const RDMUX_RAI_NATIVE: c_int = 0x2000_0000;
-/// Of <rdmux/multicast.h>, as are the next ones.
+/// A constant of <rdmux/multicast.h>, as is the next one.
 pub const RDMA_PROTO_IP: c_uint = 0x7269;
 pub const RDMA_PROTO_IB: c_uint = 0x7262;
-/// Of <netinet/in.h>.
+/// A constant of <netinet/in.h>.
 pub const IP_ADD_MEMBERSHIP: c_uint = 35;
-/// Likewise.
+/// A constant of <netinet/in.h>.
 pub const IP_DROP_MEMBERSHIP: c_uint = 36;
 pub const IB_ADD_MEMBERSHIP: c_uint = 35;
 pub const IB_DROP_MEMBERSHIP: c_uint = 36;
@@ -254,7 +254,7 @@ pub struct rdmux_ip_group {
     pub addr: sockaddr_storage,
     pub rec: ib_sa_mcmember_rec,
 }
-/// Of <rdmux/iwarp.h>.
+/// A constant of <rdmux/iwarp.h>.
 pub const RDMUX_OPTION_IWARP: c_uint = 0x7264;
-/// Of <rdmux/iwarp.h>.
+/// A constant of <rdmux/iwarp.h>.
 pub const RDMUX_OPTION_IWARP_PEER_TO_PEER: c_uint = 0;

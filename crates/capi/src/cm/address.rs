@@ -24,7 +24,7 @@ pub(super) fn show_source(id: &Id, addr: Addr) {
     unsafe { (*id.public()).route.addr.src.src_storage = storage(addr) };
 }
 
-/// Stores the address that the program asked for.
+/// Stores the address that the program requested.
 pub(super) fn show_destination(id: &Id, addr: Addr) {
     // SAFETY: as above.
     unsafe { (*id.public()).route.addr.dst.dst_storage = storage(addr) };

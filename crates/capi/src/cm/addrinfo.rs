@@ -14,11 +14,11 @@ use crate::abi::cma::*;
 use crate::boundary::{Errno, Result, guarded, status};
 use crate::verbs::attr;
 
-/// Why a lookup failed: an error number, or one of getaddrinfo(3), which the caller gets as the result.
+/// The reason why a lookup failed: an error number, or one of getaddrinfo(3), which the caller gets as the result.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
     Errno(Errno),
-    /// That, and the error number with about the same meaning.
+    /// An error number of getaddrinfo(3), and the errno with about the same meaning.
     Lookup(c_int, Errno),
 }
 
@@ -44,9 +44,9 @@ impl From<ResolveError> for Failure {
     }
 }
 
-/// Looks up the input of [`rdma_create_ep`](super::endpoint::rdma_create_ep): addresses, port space and queue pair type for a
-/// node and a service (rdma_getaddrinfo(3)). With RDMUX_RAI_NATIVE of <rdmux/cm.h> or in RDMA_PS_IB it also returns InfiniBand's
-/// own address with its path. It asks ACM first (`RDMA_CM_USE_IB_ACM`); a path that ACM knows is returned also with an IP address.
+/// Looks up the input of [`rdma_create_ep`](super::endpoint::rdma_create_ep): addresses, port space and queue pair type for a node
+/// and a service (rdma_getaddrinfo(3)). With RDMUX_RAI_NATIVE of <rdmux/cm.h> or in RDMA_PS_IB it also returns InfiniBand's own
+/// address with its path. It queries ACM first (`RDMA_CM_USE_IB_ACM`); a path that ACM knows is returned also with an IP address.
 /// Fails with -1 and errno, or with an EAI code of getaddrinfo(3).
 ///
 /// # Safety
@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
 pub(super) struct Asked {
     node: Option<String>,
     service: Option<String>,
-    /// None without hints, for which getaddrinfo(3) has defaults.
+    /// The program's hints; none if it gave none, so that the defaults of getaddrinfo(3) apply.
     hints: Option<Hints>,
     flags: c_int,
     family: c_int,
@@ -95,6 +95,8 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// Reads a query from the program's memory.
+    ///
     /// # Errors
     /// EINVAL for an empty query, EOPNOTSUPP for one that subnet administration cannot answer, EAI_NONAME for an invalid string.
     ///
@@ -167,7 +169,7 @@ impl Asked {
             let mut found =
                 resolver.resolve(self.node.as_deref(), self.service.as_deref(), hints)?;
             if !wants_native {
-                // As in the reference implementation.
+                // The reference implementation returns one answer, too.
                 found.truncate(1);
             }
             found

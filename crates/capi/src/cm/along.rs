@@ -30,6 +30,8 @@ pub(crate) unsafe extern "C" fn rdmux_resolve_along(
     status(|| unsafe { resolve_along(Id::get(id)?, src, dst, paths, count) })
 }
 
+/// Sets the source, the destination and the path of an id to the program's values.
+///
 /// # Safety
 /// As [`rdmux_resolve_along`].
 unsafe fn resolve_along(

@@ -22,11 +22,11 @@ use crate::boundary::{Errno, Result, guarded, pointer};
 pub(super) struct Channel {
     public: UnsafeCell<rdma_event_channel>,
     process: &'static Process,
-    /// Whether the program destroyed it; read by a thread that still waits.
+    /// Whether the program destroyed the channel; read by a thread that still waits.
     destroyed: Arc<AtomicBool>,
-    /// How many of its ids or groups were destroyed: it may still have events of them.
+    /// The number of ids and groups of this channel that were destroyed: it may still have events of them.
     losses: AtomicU64,
-    /// How many of these losses it has been purged for.
+    /// The number of these losses whose events were purged from the channel.
     cleaned: AtomicU64,
     /// The source of events. None when the channel is destroyed.
     source: Mutex<Option<Arc<EventChannel>>>,
@@ -34,7 +34,8 @@ pub(super) struct Channel {
 
 /// Destroyed channels, oldest first.
 static DESTROYED: Mutex<VecDeque<Destroyed>> = Mutex::new(VecDeque::new());
-/// How many of them are kept, some hundred bytes each. A thread that accesses a channel even later accesses freed memory.
+/// The number of destroyed channels that are kept, some hundred bytes each. A thread that accesses a channel even later accesses freed
+/// memory.
 const KEPT: usize = 256;
 
 /// A pointer from [`Channel::into_ptr`] that is not freed.
@@ -110,7 +111,7 @@ impl Channel {
         self.destroyed.clone()
     }
 
-    /// Returns whether it may have events of ids or groups that are destroyed.
+    /// Returns whether the channel may have events of ids or groups that are destroyed.
     pub(super) fn has_lost_ids(&self) -> bool {
         self.cleaned.load(Ordering::SeqCst) < self.losses.load(Ordering::SeqCst)
     }

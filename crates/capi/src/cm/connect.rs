@@ -252,6 +252,8 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
     })
 }
 
+/// Refuses a connection request, with the reason of REJ.
+///
 /// # Safety
 /// `id` is an id of this library that outlives the call.
 unsafe fn reject(id: *mut rdma_cm_id, reason: u16, private_data: &[u8]) -> Result<()> {
@@ -277,8 +279,8 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// Ends a connection, or answers the peer's disconnect; moves the id's own queue pair to the error state (rdma_disconnect(3)).
-/// DISCONNECTED follows, unless the connection is not established yet. With iWARP the queue pair first sends what was posted before.
+/// Ends a connection, or answers the peer's disconnect; moves the id's own queue pair to the error state (rdma_disconnect(3)). DISCONNECTED
+/// follows, unless the connection is not established yet. With iWARP the queue pair first sends the requests that were posted before.
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call.

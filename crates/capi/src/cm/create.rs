@@ -79,6 +79,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     status(|| unsafe { destroy(id) })
 }
 
+/// Destroys an id. Waits until the program has acknowledged its events.
+///
 /// # Safety
 /// As [`rdma_destroy_id`].
 pub(super) unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
@@ -88,7 +90,7 @@ pub(super) unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
         // The id is the parent's. Its locks may have been held when this process was forked.
         return Ok(());
     };
-    // Others may wait for its port, and later events would refer to an id that no longer exists.
+    // Other ids may wait for this id's port, and later events would refer to an id that no longer exists.
     let waits = {
         let state = id.lock();
         let expects_events = state.phase.expects_events() && !state.is_over;
@@ -133,6 +135,8 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
     })
 }
 
+/// Moves an id to another channel; with NULL to a channel of its own, in synchronous mode.
+///
 /// # Safety
 /// `channel` is NULL or a channel that outlives the id.
 pub(super) unsafe fn migrate(id: &Id, channel: *mut rdma_event_channel) -> Result<()> {

@@ -58,12 +58,12 @@ impl Device {
         self.context
     }
 
-    /// Returns its kind.
+    /// Returns the device's kind.
     pub(super) fn kind(&self) -> DeviceKind {
         self.opened.device.query().kind
     }
 
-    /// Returns whether its connections are streams, which begin and end together with their TCP connection.
+    /// Returns whether the device's connections are streams, which begin and end together with their TCP connection.
     pub(super) fn has_streams(&self) -> bool {
         self.kind().has_streams()
     }

@@ -19,8 +19,8 @@ const MAX_CONNECT_DATA: usize = 255;
 /// How long an address and a route may take to resolve, in milliseconds.
 const TIMEOUT_MS: c_int = 2000;
 
-/// Creates an id from the result of rdma_getaddrinfo(3): bound if that is passive, otherwise resolved and, if there are attributes, with
-/// a queue pair. A passive id keeps them for the queue pairs of [`rdma_get_request`] (rdma_create_ep(3)).
+/// Creates an id from the result of rdma_getaddrinfo(3): bound if the result is passive, otherwise resolved and, if there are
+/// attributes, with a queue pair. A passive id keeps them for the queue pairs of [`rdma_get_request`] (rdma_create_ep(3)).
 ///
 /// # Safety
 /// `id` is NULL or may be written, `res` NULL or read; `pd` is NULL or a domain; `attr` is NULL or may be read and written, and its pointers are
@@ -64,6 +64,8 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
     })
 }
 
+/// Binds a passive endpoint, and stores the attributes for the queue pairs of its connections.
+///
 /// # Safety
 /// As [`rdma_create_ep`].
 unsafe fn passive(
@@ -82,6 +84,8 @@ unsafe fn passive(
     Ok(())
 }
 
+/// Resolves the addresses and the path of an active endpoint, and creates its queue pair if there are attributes.
+///
 /// # Safety
 /// As [`rdma_create_ep`].
 unsafe fn active(
@@ -100,7 +104,7 @@ unsafe fn active(
             (taken, may_be_of_acm(res))
         };
         match taken {
-            // ACM had not heard of a change yet.
+            // ACM had not noticed a change yet.
             Err(_) if is_of_acm => resolve::resolve_route(id, TIMEOUT_MS)?,
             taken => {
                 taken?;
@@ -124,7 +128,7 @@ unsafe fn active(
     Ok(())
 }
 
-/// Returns whether the route is one path for both directions, as rdma_getaddrinfo(3) returns what ACM knows.
+/// Returns whether the route is one path for both directions, the form in which rdma_getaddrinfo(3) returns ACM's paths.
 ///
 /// # Safety
 /// As [`rdma_create_ep`].
@@ -144,6 +148,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     let _: Result<()> = guarded(|| unsafe { destroy(id) });
 }
 
+/// Destroys an id with its queue pair and its shared receive queue.
+///
 /// # Safety
 /// As [`rdma_destroy_ep`].
 unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {

@@ -20,7 +20,7 @@ pub(super) struct Event {
     private_data: Vec<u8>,
     /// The peer's message that caused the event.
     mad: Option<Vec<u8>>,
-    /// Of an iWARP connection: whether either side may send first.
+    /// For an iWARP connection: whether either side may send first.
     peer_to_peer: Option<bool>,
     /// Keeps the id alive until the program acknowledges the event.
     _delivered: Delivered,
@@ -191,14 +191,14 @@ impl Event {
         unsafe { (*self.public.get()).id }
     }
 
-    /// Changes its kind and status.
+    /// Changes the event's kind and status.
     pub(super) fn set_outcome(&mut self, kind: EventKind, status: i32) {
         let public = self.public.get_mut();
         public.event = kind as rdma_cm_event_type;
         public.status = status;
     }
 
-    /// Returns its kind and status.
+    /// Returns the event's kind and status.
     pub(super) fn outcome(&self) -> (EventKind, i32) {
         // SAFETY: the program does not have it yet.
         let (event, status) = unsafe { ((*self.public.get()).event, (*self.public.get()).status) };

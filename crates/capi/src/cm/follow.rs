@@ -90,7 +90,7 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
     Some(told)
 }
 
-/// Waits until the queue pair of an iWARP connection has its stream, before the program learns of the connection.
+/// Waits until the queue pair of an iWARP connection has its stream, before the program gets the event of the connection.
 fn take_stream(id: &Id) {
     if let Some(device) = id.device()
         && device.has_streams()

@@ -53,6 +53,7 @@ impl Found {
         Ok(())
     }
 
+    /// Passes the list to the program.
     pub(super) fn into_ptr(self) -> *mut rdma_addrinfo {
         let info = self.0;
         std::mem::forget(self);

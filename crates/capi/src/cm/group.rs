@@ -22,7 +22,8 @@ pub(super) struct Group {
     pub(super) name: GroupAddr,
     /// Whether the id receives from the group, so that the queue pair must be attached.
     pub(super) hears: bool,
-    /// Whether it is attached for this membership. It is attached once, also if several memberships of the id receive the group.
+    /// Whether the queue pair is attached for this membership. It is attached once, even if several memberships of the id receive the
+    /// group.
     pub(super) attached: bool,
     /// The program's context, for its events.
     pub(super) context: *mut c_void,
@@ -30,7 +31,7 @@ pub(super) struct Group {
     pub(super) mgid: Option<Gid>,
     /// The destination of datagrams to it; or an error: ENOTCONN until it is joined, and then the one that an event reported.
     pub(super) way: Result<Arc<Way>>,
-    /// Whether it is being left: no further event is delivered.
+    /// Whether the group is being left: no further event is delivered.
     pub(super) leaving: bool,
     /// The number of events that the program holds.
     pub(super) unacknowledged: usize,
@@ -133,7 +134,7 @@ type Table = Vec<(GroupAddr, Result<Arc<Way>>)>;
 /// The destinations of an id's datagrams. A sender reads an immutable table, without a lock and without waiting. A change
 /// publishes a new table; older ones are freed when no thread is sending.
 pub(super) struct Destinations {
-    /// From a box. Never NULL.
+    /// The current table, from a box. Never NULL.
     table: AtomicPtr<Table>,
     /// Threads that may be reading a table.
     senders: AtomicUsize,
@@ -141,6 +142,7 @@ pub(super) struct Destinations {
     retired: Mutex<Vec<Retired>>,
 }
 
+/// A replaced table, which is freed when dropped.
 struct Retired(*mut Table);
 
 // SAFETY: it is the only owner of a table, which is `Send`.

@@ -64,7 +64,7 @@ pub(super) struct State {
     pub(super) phase: Phase,
     /// Whether the connection has ended, or its establishment failed. No event follows except TIMEWAIT_EXIT, much later.
     pub(super) is_over: bool,
-    /// Whether its port is one that others may want as soon as it is destroyed.
+    /// Whether other ids may want the id's port as soon as the id is destroyed.
     pub(super) has_known_port: bool,
     /// The number of events that the program holds.
     pub(super) unacknowledged: usize,
@@ -168,7 +168,7 @@ impl Id {
         self.state.lock()
     }
 
-    /// Advances it from phase `from` to `to` without asking the service. Returns whether it was in `from`.
+    /// Advances the id from phase `from` to `to` without a request to the service. Returns whether it was in `from`.
     pub(super) fn goes(&self, from: Phase, to: Phase) -> bool {
         let mut state = self.lock();
         let fits = state.phase == from;
@@ -193,7 +193,7 @@ impl Id {
         asked
     }
 
-    /// Sets the phase: its course is not the usual one any more, or the service has agreed to `phase`.
+    /// Sets the phase, because the id has left the usual sequence, or the service has agreed to `phase`.
     pub(super) fn is_at(&self, phase: Phase) {
         self.lock().phase = phase;
     }
@@ -298,22 +298,22 @@ fields! {
 }
 
 impl Id {
-    /// Returns its device, once it has one.
+    /// Returns the id's device, once it has one.
     pub(super) fn device(&self) -> Option<&'static Device> {
         self.process.device_of(self.verbs())
     }
 
-    /// Returns whether its device is an iWARP device.
+    /// Returns whether the id's device is an iWARP device.
     pub(super) fn has_streams(&self) -> bool {
         self.device().is_some_and(Device::has_streams)
     }
 
-    /// Returns whether its queue pair is UD.
+    /// Returns whether the id's queue pair is UD.
     pub(super) fn is_ud(&self) -> bool {
         self.qp_type() == IBV_QPT_UD
     }
 
-    /// Returns whether its queue pair completes receives to `recv_cq`. Neither end of XRC has a receive queue.
+    /// Returns whether the id's queue pair completes receives to `recv_cq`. Neither end of XRC has a receive queue.
     pub(super) fn qp_receives(&self) -> bool {
         // SAFETY: NULL, or the id's, which lives.
         let qp = unsafe { self.qp().as_ref() };

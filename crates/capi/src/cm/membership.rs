@@ -121,7 +121,7 @@ fn is_interface(id: &Id, field: &'static str, index: i64) -> Result<()> {
 /// Reads the value, if it has the right size.
 ///
 /// # Safety
-/// `value` is NULL or `len` bytes, of which any are a `T`.
+/// `value` is NULL or `len` bytes, and any bytes are a valid `T`.
 unsafe fn read<T>(value: *const c_void, len: usize) -> Result<T> {
     if value.is_null() {
         return Err(refused(Errno::EINVAL, "optval", "NULL"));
@@ -133,7 +133,7 @@ unsafe fn read<T>(value: *const c_void, len: usize) -> Result<T> {
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
-/// Returns a group's MCMemberRecord as the network gave it (<rdmux/multicast.h>).
+/// Returns a group's MCMemberRecord as the network returned it (<rdmux/multicast.h>).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call; `value` is NULL or that many bytes.
@@ -154,6 +154,8 @@ pub(crate) unsafe extern "C" fn rdma_get_option(
     })
 }
 
+/// Copies the record of a group to `value`, which may name the group.
+///
 /// # Safety
 /// `value` is NULL or `len` bytes.
 unsafe fn get(id: &Id, level: u32, name: u32, value: *mut c_void, len: usize) -> Result<()> {
@@ -192,6 +194,8 @@ unsafe fn get(id: &Id, level: u32, name: u32, value: *mut c_void, len: usize) ->
     Ok(())
 }
 
+/// Returns the name of a group in an address.
+///
 /// # Safety
 /// `addr` is an address.
 unsafe fn named(addr: *const sockaddr) -> Result<GroupAddr> {

@@ -74,6 +74,8 @@ fn group_at(addr: Addr) -> (GroupAddr, Pkey) {
     }
 }
 
+/// Joins the group at an address.
+///
 /// # Safety
 /// `addr` is NULL or an address.
 unsafe fn join_address(

@@ -35,6 +35,8 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     status(|| unsafe { set(Id::get(id)?, level, name, value, len) })
 }
 
+/// Sets an option from the program's value.
+///
 /// # Safety
 /// `value` is NULL or `len` bytes.
 pub(super) unsafe fn set(
@@ -118,7 +120,7 @@ fn either(value: u32) -> Result<bool> {
 /// Reads the value, if it has the right size.
 ///
 /// # Safety
-/// `value` is NULL or `len` bytes, of which any are a `T`.
+/// `value` is NULL or `len` bytes, and any bytes are a valid `T`.
 unsafe fn read<T>(value: *const c_void, len: usize) -> Result<T> {
     if value.is_null() || len != size_of::<T>() {
         return Err(Errno::EINVAL);

@@ -1,8 +1,8 @@
-//! The phase of an id, as far as the program knows. In some phases the service cannot refuse the next step, which then need
-//! not wait for the service's answer.
+//! The phase of an id, as far as the program knows. In some phases the service cannot refuse the next step, so the step
+//! need not wait for the service's answer.
 //!
-//! Everything else the service decides. If it refuses a step because something happened meanwhile, it has sent an
-//! event of that, or does so.
+//! The service decides everything else. If it refuses a step because of something that happened meanwhile, it
+//! reports that by an event.
 
 use rdmux_cm::EventKind;
 
@@ -22,7 +22,7 @@ pub(super) enum Phase {
     Accepting,
     /// Connected, or was.
     Connected,
-    /// Any other, in which only the service knows what is allowed.
+    /// Any other phase, in which only the service knows what is allowed.
     Other,
 }
 

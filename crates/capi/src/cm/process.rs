@@ -24,8 +24,8 @@ use crate::boundary::{Errno, Result, pointer};
 
 /// See the module. One is current at a time, and none is ever freed, because ids refer to it.
 pub(super) struct Process {
-    /// In the order in which they are listed; never empty. Ids and their channels use the first one's connection to the
-    /// service, whichever device they get.
+    /// The devices in the order in which they are listed; never empty. Ids and their channels use the first one's
+    /// connection to the service, whichever device they get.
     devices: Vec<Device>,
     /// The ids that the program holds, by number.
     ids: Mutex<HashMap<IdHandle, NonNull<rdma_cm_id>>>,

@@ -34,6 +34,8 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     status(|| unsafe { create_from(Id::get(id)?, pd, attr.as_mut().ok_or(Errno::EINVAL)?) })
 }
 
+/// Creates an id's queue pair from basic attributes.
+///
 /// # Safety
 /// As [`rdma_create_qp`].
 pub(super) unsafe fn create_from(
@@ -66,6 +68,8 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     status(|| unsafe { create(Id::get(id)?, attr.as_mut().ok_or(Errno::EINVAL)?) })
 }
 
+/// Creates an id's queue pair, with completion queues for those that are missing.
+///
 /// # Safety
 /// As [`rdma_create_qp`].
 unsafe fn create(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
@@ -199,7 +203,7 @@ pub(super) fn bring_up(id: &Id, depths: Option<Depths>) -> Result<()> {
     // INIT once more: the peer's access depends on what was negotiated.
     step(id, qp, QpState::Init, depths)?;
     if id.has_streams() {
-        // Its further states follow when the stream arrives.
+        // The further states of the queue pair follow when the stream arrives.
         return Ok(());
     }
     step(id, qp, QpState::Rtr, depths)?;
@@ -255,6 +259,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     });
 }
 
+/// Destroys an id's queue pair, if it has one, after detaching it from all groups.
 pub(super) fn destroy(id: &Id) {
     if !id.qp().is_null() {
         // An attached queue pair cannot be destroyed, and a later one is not attached in its place.

@@ -22,6 +22,8 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut s
     status(|| unsafe { bind(Id::get(id)?, addr) })
 }
 
+/// Binds an id to an address.
+///
 /// # Safety
 /// `addr` is NULL or an address.
 pub(super) unsafe fn bind(id: &Id, addr: *const sockaddr) -> Result<()> {
@@ -70,6 +72,8 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     status(|| unsafe { resolve_addr(Id::get(id)?, src, dst, timeout_ms) })
 }
 
+/// Resolves an address.
+///
 /// # Safety
 /// The pointers are NULL or addresses.
 pub(super) unsafe fn resolve_addr(
@@ -102,8 +106,8 @@ pub(super) unsafe fn resolve_addr(
     complete(id)
 }
 
-/// Resolves the path to the resolved address (rdma_resolve_route(3)). ROUTE_RESOLVED or ROUTE_ERROR follows. It asks ACM first
-/// (`RDMA_CM_USE_IB_ACM`).
+/// Resolves the path to the resolved address (rdma_resolve_route(3)). ROUTE_RESOLVED or ROUTE_ERROR follows. It queries ACM
+/// first (`RDMA_CM_USE_IB_ACM`).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call.
@@ -116,6 +120,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_route(
     status(|| resolve_route(unsafe { Id::get(id)? }, timeout_ms))
 }
 
+/// Resolves the path to the resolved address.
 pub(super) fn resolve_route(id: &Id, timeout_ms: c_int) -> Result<()> {
     if id.verbs().is_null() {
         return Err(Errno::EINVAL);

@@ -36,7 +36,7 @@ unsafe extern "C-unwind" {
     fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int;
 }
 
-/// As poll(2).
+/// Does what poll(2) does.
 ///
 /// # Safety
 /// As poll(2).
@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C-unwind" fn rpoll(
     unsafe { poll(fds, nfds, timeout) }
 }
 
-/// As select(2).
+/// Does what select(2) does.
 ///
 /// # Safety
 /// As select(2).
@@ -66,14 +66,14 @@ pub(crate) unsafe extern "C-unwind" fn rselect(
     unsafe { select(nfds, read, write, except, timeout) }
 }
 
-/// As epoll_create1(2) (newer than 44).
+/// Does what epoll_create1(2) does (newer than rdma-core 44).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn repoll_create(flags: c_int) -> c_int {
     // SAFETY: it takes a number only.
     unsafe { libc::epoll_create1(flags & libc::EPOLL_CLOEXEC) }
 }
 
-/// As epoll_ctl(2) (newer than 44).
+/// Does what epoll_ctl(2) does (newer than rdma-core 44).
 ///
 /// # Safety
 /// As epoll_ctl(2).
@@ -88,7 +88,7 @@ pub(crate) unsafe extern "C" fn repoll_ctl(
     unsafe { libc::epoll_ctl(epfd, op, fd, event) }
 }
 
-/// As epoll_wait(2) (newer than 44).
+/// Does what epoll_wait(2) does (newer than rdma-core 44).
 ///
 /// # Safety
 /// As epoll_wait(2).

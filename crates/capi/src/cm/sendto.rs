@@ -38,6 +38,8 @@ pub(crate) unsafe extern "C" fn rdma_sendto(
     }
 }
 
+/// Sends one datagram to a group.
+///
 /// # Safety
 /// As [`rdma_sendto`].
 unsafe fn send(id: &Id, wr: *mut ibv_send_wr, to: *const sockaddr) -> Result<()> {
@@ -66,6 +68,8 @@ unsafe fn send(id: &Id, wr: *mut ibv_send_wr, to: *const sockaddr) -> Result<()>
     })
 }
 
+/// Posts a request with the group's address handle, which is created if it does not exist yet.
+///
 /// # Safety
 /// `qp` is the id's queue pair, and `wr` a request.
 unsafe fn post(id: &Id, qp: *mut ibv_qp, wr: &mut ibv_send_wr, way: &Way) -> Result<()> {

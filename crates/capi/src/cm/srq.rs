@@ -82,7 +82,7 @@ fn create(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     Ok(())
 }
 
-/// Fills in what the program does not name for an XRC queue: a domain and a completion queue.
+/// Fills in the domain and the completion queue of an XRC queue if the program names none.
 fn complete(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
         attr.xrcd = id.device().ok_or(Errno::EINVAL)?.default_xrcd()?;
@@ -119,6 +119,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     });
 }
 
+/// Destroys an id's shared receive queue, if it has one.
 pub(super) fn destroy(id: &Id) {
     if !id.srq().is_null() {
         verbs::destroy_srq(id.srq());

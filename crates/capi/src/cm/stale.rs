@@ -17,7 +17,7 @@ pub(super) fn forget_events(id: &Id) {
 
 /// Discards the stale events that a channel may have.
 pub(super) fn note_stale(channel: &Channel) {
-    // First: a thread that takes the event in front of stale ones will then look for them.
+    // The loss is recorded first, so that a thread that takes the event in front of stale ones looks for them.
     channel.note_loss();
     drop_stale(channel);
 }

@@ -70,7 +70,7 @@ pub(super) fn complete(id: &Id) -> Result<()> {
 unsafe extern "C-unwind" {
     /// A cancellation point, which unwinds, although libc declares that it does not.
     fn recv(socket: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize;
-    /// Likewise.
+    /// pause(2), likewise.
     fn pause() -> c_int;
 }
 
@@ -79,10 +79,10 @@ unsafe extern "C-unwind" {
 enum Attempt {
     Event(*mut rdma_cm_event),
     Failed(Errno),
-    /// There is none yet. This socket will be readable, and the flag says whether the channel still
-    /// exists; it must be passed to [`is_destroyed`].
+    /// There is no event yet. This socket will be readable. The flag holds whether the channel is
+    /// destroyed, and must be passed to [`is_destroyed`].
     Wait(c_int, *const AtomicBool),
-    /// There will be none: the channel is destroyed.
+    /// There will be no event: the channel is destroyed.
     Never,
 }
 

@@ -150,6 +150,8 @@ pub(super) fn destroy_srq(srq: *mut ibv_srq) {
     unsafe { ibv_destroy_srq(srq) };
 }
 
+/// Creates an address handle.
+///
 /// # Safety
 /// `pd` is a domain.
 pub(super) unsafe fn create_ah(pd: *mut ibv_pd, attr: &mut ibv_ah_attr) -> Result<*mut ibv_ah> {

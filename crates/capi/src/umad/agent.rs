@@ -137,6 +137,8 @@ fn is_vendor_range_2(class: u8) -> bool {
     (UMAD_CLASS_VENDOR_RANGE2_START..=UMAD_CLASS_VENDOR_RANGE2_END).contains(&class)
 }
 
+/// Returns a program's method mask; 0 for NULL.
+///
 /// # Safety
 /// `methods` is 16 bytes or NULL.
 unsafe fn mask(methods: *const c_long) -> u128 {

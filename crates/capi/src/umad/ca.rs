@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn umad_release_port(port: *mut umad_port) -> c_int
     })
 }
 
-/// Returns the name that a program gives, if it does. One that is not UTF-8 belongs to no adapter.
+/// Returns the name that the program passes, if any. A name that is not UTF-8 belongs to no adapter.
 ///
 /// # Safety
 /// `ca_name` is a string or NULL.
@@ -242,6 +242,8 @@ fn allocated<T: Copy>(values: &[T]) -> Result<*mut T> {
     Ok(memory)
 }
 
+/// Frees the ports of an adapter, and removes them from it.
+///
 /// # Safety
 /// Each port is NULL or was created here.
 unsafe fn release_ports(ca: &mut umad_ca) {
@@ -257,6 +259,8 @@ unsafe fn release_ports(ca: &mut umad_ca) {
     }
 }
 
+/// Frees the P_Key table of a port, and removes it from the port.
+///
 /// # Safety
 /// The table is NULL or was created here.
 unsafe fn release_pkeys(port: &mut umad_port) {

@@ -17,7 +17,7 @@ enum Fitness {
     Enabled,
 }
 
-/// Chooses adapter and port. A name or a number that is given is returned unchanged, even if there is none such.
+/// Chooses adapter and port. A given name or number is returned unchanged, even if no adapter or port has it.
 ///
 /// Among the candidate ports it chooses the first that is active, otherwise the first that is linked up, otherwise the first that is
 /// not disabled, with adapters in the order of their names.

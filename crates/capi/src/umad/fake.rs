@@ -1,4 +1,4 @@
-//! A MAD file for tests: it keeps what is sent, and the test delivers what is received.
+//! A MAD file for tests: it keeps the sent MADs, and the test delivers the received ones.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -15,11 +15,11 @@ use super::open::OpenPort;
 use super::ports::insert;
 use crate::boundary::{Errno, Result};
 
-/// The other end of the file.
+/// The device's end of the file, which the test controls.
 #[derive(Debug)]
 pub(super) struct Fake {
     state: Mutex<State>,
-    /// Has one byte for each record.
+    /// The socket whose other end has a byte to read for each record.
     readable: UnixDatagram,
 }
 
@@ -44,9 +44,11 @@ pub(super) fn open() -> (c_int, Arc<Fake>) {
 }
 
 impl Fake {
+    /// Returns the registrations so far.
     pub(super) fn registered(&self) -> Vec<Registration> {
         self.state.lock().registered.clone()
     }
+    /// Returns the numbers of the agents that were unregistered.
     pub(super) fn unregistered(&self) -> Vec<u32> {
         self.state.lock().unregistered.clone()
     }
@@ -54,13 +56,15 @@ impl Fake {
     pub(super) fn refuse(&self, errno: c_int) {
         self.state.lock().refusal = Some(errno);
     }
+    /// Returns the MADs sent so far, with their headers.
     pub(super) fn sent(&self) -> Vec<([u8; HEADER], Vec<u8>)> {
         self.state.lock().sent.clone()
     }
+    /// Sets whether requests count as outstanding.
     pub(super) fn set_outstanding(&self, outstanding: bool) {
         self.state.lock().outstanding = outstanding;
     }
-    /// Returns how often it was asked what is outstanding.
+    /// Returns how often outstanding requests were queried.
     pub(super) fn asked(&self) -> usize {
         self.state.lock().asked
     }

@@ -17,7 +17,7 @@ use crate::verbs::objects::generation::Generation;
 pub(super) const MAD: usize = size_of::<umad_rmpp_packet>();
 /// The least number of bytes that can be sent: both headers (IBTA 13.4.2, 13.6.2.1).
 const LEAST: usize = std::mem::offset_of!(umad_rmpp_packet, data);
-/// The offset of a MAD's RMPP flags, and the bit which says that the RMPP header is valid.
+/// The offset of a MAD's RMPP flags, and the bit that is set if the RMPP header is valid.
 const RMPP_FLAGS: usize = 26;
 const RMPP_ACTIVE: u8 = 1;
 
@@ -28,7 +28,7 @@ pub(crate) struct OpenPort {
     /// Device and inode of its descriptor, which show whether the program has closed it by itself.
     identity: Option<(u64, u64)>,
     generation: Generation,
-    /// By number, whether an agent's long MADs are segmented.
+    /// For each agent, by number: whether its long MADs are segmented.
     agents: Mutex<[Option<bool>; UMAD_CA_MAX_AGENTS as usize]>,
     outstanding: Mutex<Outstanding>,
 }
@@ -46,13 +46,13 @@ impl OpenPort {
         Self { file, identity, generation, agents, outstanding }
     }
 
-    /// Returns whether this process opened it. One inherited over a fork is shared with the parent, which continues to use it when
+    /// Returns whether this process opened the port. A port inherited over a fork is shared with the parent, which continues to use it when
     /// this process closes it. (A program that goes to the background, daemon(3), continues to use it itself.)
     pub(super) fn is_ours(&self) -> bool {
         self.generation.is_current()
     }
 
-    /// Unregisters its agents, so that their methods are free when this returns, as they are when the kernel's device is closed.
+    /// Unregisters the port's agents, so that their methods are free when this returns, as they are when the kernel's device is closed.
     pub(super) fn end_agents(&self) {
         let agents = std::mem::take(&mut *self.agents.lock());
         for (number, _) in (0..).zip(agents).filter(|(_, agent)| agent.is_some()) {
@@ -176,7 +176,7 @@ fn identity(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
     rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-/// Why nothing was read.
+/// The reason why nothing was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadError {
     /// The next record has that many bytes, header included, and does not fit. It stays in the queue.

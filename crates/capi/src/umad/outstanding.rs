@@ -1,11 +1,11 @@
 //! Requests that may still be unanswered. A transaction ID must not be reused before its answer was received. So before this library
-//! sends an ID again without having read its answer, it asks the device; other IDs need no check.
+//! sends an ID again without having read its answer, it queries the device. Other IDs need no check.
 
 use std::collections::BTreeSet;
 
 use crate::abi::umad::umad_hdr;
 
-/// How many are remembered. For a program with more outstanding, a reused ID is not detected here.
+/// The most IDs that are remembered. For a program with more outstanding requests, a reused ID is not detected here.
 const MAX: usize = 1 << 16;
 
 /// Requests by which an answer is recognised.
@@ -42,17 +42,19 @@ pub(super) fn is_response(mad: &[u8]) -> bool {
 }
 
 impl Outstanding {
-    /// Returns whether it was sent and its answer not read yet.
+    /// Returns whether a request was sent and its answer is not read yet.
     pub(super) fn contains(&self, request: &Request) -> bool {
         self.0.contains(request)
     }
 
+    /// Remembers a sent request, unless there are too many.
     pub(super) fn sent(&mut self, request: Request) {
         if self.0.len() < MAX {
             self.0.insert(request);
         }
     }
 
+    /// Removes a request that is no longer outstanding.
     pub(super) fn ended(&mut self, request: &Request) {
         self.0.remove(request);
     }

@@ -189,7 +189,7 @@ mod tests {
         };
         assert_eq!(guid(&[], 1), FIRST_GUID);
         assert_ne!(guid(&[1], 2), FIRST_GUID);
-        // Its answer was read.
+        // The first request's answer was read.
         assert_eq!(guid(&[], 1), FIRST_GUID);
         assert_eq!(umad_close_port(fabric.port), 0);
         fabric.server.stop().unwrap();

@@ -166,7 +166,7 @@ impl Sysfs {
 }
 
 impl PortFacts {
-    /// Returns whether its link layer is InfiniBand.
+    /// Returns whether the port's link layer is InfiniBand.
     pub(crate) fn is_infiniband(&self) -> bool {
         ["InfiniBand", "IB"].contains(&self.link_layer.as_str())
     }

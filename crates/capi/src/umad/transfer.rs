@@ -57,8 +57,8 @@ pub(crate) unsafe extern "C" fn umad_send(
 /// `umad_recv(3)`: returns the agent whose MAD was received, and in `length` the size of the MAD behind the header. Waits
 /// for one, for that many milliseconds if the timeout is not negative.
 ///
-/// ENOSPC when there is no room for a long MAD, which can still be received: `length` says how much it needs. ETIMEDOUT
-/// when none arrived, or EAGAIN if the timeout was 0.
+/// ENOSPC when there is no room for a long MAD, which can still be received: `length` is the size that it needs.
+/// ETIMEDOUT when none arrived, or EAGAIN if the timeout was 0.
 ///
 /// # Safety
 /// `umad` is a buffer with `length` bytes behind the header, or NULL.
@@ -162,7 +162,7 @@ struct PollFd {
 }
 
 unsafe extern "C-unwind" {
-    /// It unwinds, although libc declares that it does not.
+    /// poll(2), which unwinds, although libc declares that it does not.
     fn poll(fds: *mut PollFd, count: libc::nfds_t, timeout: c_int) -> c_int;
 }
 
@@ -275,11 +275,11 @@ mod tests {
         assert_eq!(fake.asked(), 0);
         fake.set_outstanding(true);
         assert_eq!(send(port, 0, &request, 200), (-libc::EIO, libc::EINVAL));
-        // This one expects no answer; and a response is no request.
+        // A send without a timeout expects no answer, and a response is no request.
         assert_eq!(send(port, 0, &request, 0), (0, 0));
         assert_eq!(send(port, 0, &mad(0x81, 7, 256), 200), (0, 0));
         assert_eq!(fake.asked(), 1);
-        // It is answered, but the answer was not read yet.
+        // The request is answered, but the answer was not read yet.
         fake.set_outstanding(false);
         assert_eq!(send(port, 0, &request, 200), (0, 0));
         assert_eq!(fake.asked(), 2);

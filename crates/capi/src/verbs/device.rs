@@ -21,7 +21,7 @@ pub(crate) struct Device {
     driver: DriverPart,
     host: HostName,
     kind: DeviceKind,
-    /// In host order. A restarted service has another one.
+    /// The node GUID in host order. A restarted service has another one.
     guid: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ impl Device {
         &self.host
     }
 
-    /// Returns its kind, which identifies it among the host's devices.
+    /// Returns the device's kind, which identifies it among the host's devices.
     pub(crate) fn kind(&self) -> DeviceKind {
         self.kind
     }
@@ -89,7 +89,7 @@ impl Device {
         Self { public: UnsafeCell::new(public), driver, host: host.clone(), kind, guid: 0.into() }
     }
 
-    /// Sets its GUID.
+    /// Sets the device's GUID.
     pub(crate) fn set_guid(&self, guid: Guid) {
         self.guid.store(guid.0, Ordering::Relaxed);
     }

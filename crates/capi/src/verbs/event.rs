@@ -111,6 +111,8 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
     let _ = guarded(|| unsafe { acknowledge(event.as_ref().ok_or(Errno::EINVAL)?) });
 }
 
+/// Acknowledges an asynchronous event at the object that it is for.
+///
 /// # Safety
 /// [`ibv_get_async_event`] returned the event, and it was not acknowledged yet.
 unsafe fn acknowledge(event: &ibv_async_event) -> Result<()> {

@@ -175,6 +175,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     }
 }
 
+/// Changes a region. The error is the value that `ibv_rereg_mr` returns, and the errno.
+///
 /// # Safety
 /// As for [`register`], and the pointers are NULL or objects of their types.
 unsafe fn reregister(

@@ -136,7 +136,7 @@ impl Opened {
         }
     }
 
-    /// Returns whether this process opened it, and did not inherit it over a fork.
+    /// Returns whether this process opened the device, and did not inherit it over a fork.
     pub(crate) fn is_ours(&self) -> bool {
         self.generation.is_current()
     }
@@ -293,7 +293,7 @@ object!(Srq: ibv_srq);
 pub(crate) struct Xrcd {
     pub(crate) public: UnsafeCell<ibv_xrc_domain>,
     pub(crate) opened: Arc<Opened>,
-    /// It counts its own users.
+    /// The engine's domain, which counts its own users.
     pub(crate) xrcd: verbs::Xrcd,
 }
 object!(Xrcd: ibv_xrcd);
@@ -312,7 +312,7 @@ pub(crate) struct Qp {
 }
 object!(Qp: ibv_qp);
 
-/// The end of a connection that a queue pair is to its program.
+/// The kind of endpoint that a queue pair is.
 #[derive(Debug)]
 pub(crate) enum End {
     /// A queue pair of the process.

@@ -62,6 +62,8 @@ fn answer(post: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
+/// Stores the first request that was not posted in `bad_wr`, unless that is NULL.
+///
 /// # Safety
 /// `bad_wr` is NULL or a variable.
 unsafe fn tell_bad<T>(bad_wr: *mut *mut T, wr: *mut T) {
@@ -116,6 +118,8 @@ unsafe fn list<'a>(first: *mut ibv_sge, num: c_int) -> Result<&'a [Sge]> {
     }
 }
 
+/// Converts the operation of a request to the engine's form.
+///
 /// # Safety
 /// The members of the union for the opcode were set.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {

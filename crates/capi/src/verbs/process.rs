@@ -25,7 +25,7 @@ pub(crate) struct Process {
     opened: Vec<Weak<Opened>>,
     /// The host service's program that belongs to this library, once it was searched for.
     pub(crate) program: Option<Option<PathBuf>>,
-    /// The mount point of sysfs, once it was asked for.
+    /// The mount point of sysfs, once it was requested.
     pub(crate) sysfs: Option<CString>,
     /// Ports that are open for management datagrams, by descriptor.
     pub(crate) mad_ports: BTreeMap<c_int, Arc<OpenPort>>,

@@ -324,6 +324,8 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
     })
 }
 
+/// Reads a group's GID.
+///
 /// # Safety
 /// The pointer is NULL or a GID's.
 unsafe fn group(gid: *const ibv_gid) -> Result<Gid> {

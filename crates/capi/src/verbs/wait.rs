@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use crate::boundary::{Result, guarded};
 
 unsafe extern "C-unwind" {
-    /// It unwinds, although libc declares that it does not.
+    /// read(2), which unwinds, although libc declares that it does not.
     fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize;
 }
 

@@ -160,6 +160,7 @@ unsafe extern "C" {
 
 /// The test's host: a service in a thread, on a loopback address that is otherwise unused, in a directory of its own.
 pub struct Host {
+    /// The host's address.
     pub ip: Ipv4Addr,
     folder: TempDir,
     _service: ServiceHandle,
@@ -206,6 +207,7 @@ pub fn ip() -> Ipv4Addr {
 pub struct Addr(sockaddr_storage);
 
 impl Addr {
+    /// Creates an IPv4 address with a port.
     pub fn new(ip: Ipv4Addr, port: u16) -> Self {
         unsafe {
             let mut storage: sockaddr_storage = std::mem::zeroed();
@@ -216,6 +218,7 @@ impl Addr {
             Self(storage)
         }
     }
+    /// Creates an IPv6 address without a port.
     pub fn ip6(ip: Ipv6Addr) -> Self {
         unsafe {
             let mut storage: sockaddr_storage = std::mem::zeroed();
@@ -225,6 +228,7 @@ impl Addr {
             Self(storage)
         }
     }
+    /// Returns the pointer for C functions.
     pub fn ptr(&mut self) -> *mut sockaddr {
         (&raw mut self.0).cast()
     }
@@ -240,6 +244,7 @@ pub unsafe fn read(addr: *const sockaddr_storage) -> SocketAddr {
     }
 }
 
+/// Returns the thread's errno.
 pub fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
@@ -261,20 +266,23 @@ pub fn ok(result: c_int) {
 pub struct Channel(pub *mut rdma_event_channel);
 
 impl Channel {
+    /// Creates a channel, and the test's host if there is none yet.
     pub fn new() -> Self {
         let _ = ip();
         let channel = unsafe { rdma_create_event_channel() };
         assert!(!channel.is_null(), "{}", std::io::Error::last_os_error());
         Self(channel)
     }
+    /// Returns the channel's descriptor.
     pub fn fd(&self) -> c_int {
         unsafe { (*self.0).fd }
     }
-    /// Returns whether its descriptor polls as readable.
+    /// Returns whether the channel's descriptor polls as readable.
     pub fn is_readable(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
         (unsafe { libc::poll(&raw mut poll, 1, 0) }) == 1
     }
+    /// Creates an id on the channel.
     pub fn id(&self, space: rdma_port_space) -> *mut rdma_cm_id {
         let mut id = null_mut();
         ok(unsafe { rdma_create_id(self.0, &raw mut id, 0x77 as *mut c_void, space) });
@@ -313,6 +321,7 @@ impl Channel {
         assert_eq!((event.kind(), event.status()), (kind, 0));
         event
     }
+    /// Destroys the channel.
     pub fn destroy(self) {
         unsafe { rdma_destroy_event_channel(self.0) }
     }
@@ -324,21 +333,27 @@ pub struct Event(pub *mut rdma_cm_event);
 unsafe impl Send for Event {}
 
 impl Event {
+    /// Returns a copy of the event.
     pub fn get(&self) -> rdma_cm_event {
         unsafe { *self.0 }
     }
+    /// Returns the event's kind.
     pub fn kind(&self) -> rdma_cm_event_type {
         self.get().event
     }
+    /// Returns the event's status.
     pub fn status(&self) -> c_int {
         self.get().status
     }
+    /// Returns the event's id.
     pub fn id(&self) -> *mut rdma_cm_id {
         self.get().id
     }
+    /// Returns the parameters of a connection's event.
     pub fn conn(&self) -> rdma_conn_param {
         unsafe { self.get().param.conn }
     }
+    /// Returns the parameters of a datagram id's event.
     pub fn ud(&self) -> rdma_ud_param {
         unsafe { self.get().param.ud }
     }
@@ -348,6 +363,7 @@ impl Event {
         let len = usize::from(conn.private_data_len);
         unsafe { std::slice::from_raw_parts(conn.private_data.cast(), len).to_vec() }
     }
+    /// Acknowledges the event.
     pub fn ack(self) {
         ok(unsafe { rdma_ack_cm_event(self.0) });
     }
@@ -359,6 +375,7 @@ pub struct Id(pub *mut rdma_cm_id);
 unsafe impl Send for Id {}
 
 impl Id {
+    /// Returns the pointer.
     pub fn get(self) -> *mut rdma_cm_id {
         self.0
     }
@@ -399,10 +416,12 @@ pub fn conn_param(data: &[u8]) -> rdma_conn_param {
     }
 }
 
+/// Creates a small queue pair for an id, in its default domain.
 pub unsafe fn create_qp(id: *mut rdma_cm_id) {
     unsafe { ok(rdma_create_qp(id, null_mut(), &mut qp_attr((*id).qp_type))) }
 }
 
+/// Returns the state of a queue pair.
 pub unsafe fn qp_state(qp: *mut ibv_qp) -> ibv_qp_state {
     unsafe {
         let (mut attr, mut init) = (std::mem::zeroed(), std::mem::zeroed());
@@ -413,11 +432,13 @@ pub unsafe fn qp_state(qp: *mut ibv_qp) -> ibv_qp_state {
 
 /// Memory registered in an id's domain.
 pub struct Buffer {
+    /// The memory.
     pub bytes: Box<[u8; 64]>,
     mr: *mut ibv_mr,
 }
 
 impl Buffer {
+    /// Registers zeroed memory in a domain.
     pub unsafe fn new(pd: *mut ibv_pd) -> Self {
         let mut bytes = Box::new([0; 64]);
         let access = IBV_ACCESS_LOCAL_WRITE.cast_signed();
@@ -429,6 +450,7 @@ impl Buffer {
         let lkey = unsafe { (*self.mr).lkey };
         ibv_sge { addr: self.bytes.as_mut_ptr() as u64, length: 64, lkey }
     }
+    /// Posts a receive into the whole memory.
     pub unsafe fn post_recv(&mut self, qp: *mut ibv_qp) {
         unsafe {
             let mut sge = self.sge();
@@ -450,6 +472,7 @@ impl Buffer {
             ok(post(qp, &raw mut wr, &raw mut bad));
         }
     }
+    /// Deregisters the memory.
     pub unsafe fn free(self) {
         ok(unsafe { ibv_dereg_mr(self.mr) });
     }

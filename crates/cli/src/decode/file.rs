@@ -42,6 +42,7 @@ pub(super) struct CaptureFile<R> {
     record: Vec<u8>,
 }
 
+/// The format of a capture file, with the properties that its frames need.
 enum Format {
     Pcap { order: Order, nanoseconds: bool, link: u16 },
     Pcapng { order: Order, interfaces: Vec<Interface> },

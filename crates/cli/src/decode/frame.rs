@@ -21,7 +21,7 @@ use super::tcp::Segment;
 #[derive(Debug)]
 pub(super) struct Dissection<'a> {
     pub(super) addresses: Option<Addresses>,
-    /// Of a packet on an InfiniBand subnet.
+    /// The LRH of a packet on an InfiniBand subnet.
     pub(super) lrh: Option<Lrh>,
     pub(super) vlan: Option<u16>,
     pub(super) what: What<'a>,
@@ -49,7 +49,7 @@ pub(super) enum What<'a> {
     CutShort { captured: usize, original: usize },
     /// A fragment of an IP packet, with its protocol and the offset of its first byte.
     Fragment { protocol: u8, offset: u32 },
-    /// Not RDMA: its name.
+    /// A frame without RDMA: the name of its contents.
     Other(String),
 }
 
@@ -120,7 +120,7 @@ pub(super) fn dissect<'a>(frame: &Frame<'a>) -> Dissection<'a> {
     }
 }
 
-/// Dissects an ERF record, of which those of InfiniBand are of interest: a header, extension headers, and the packet.
+/// Dissects an ERF record: a header, extension headers, and the packet. Only records of InfiniBand are decoded.
 fn erf(record: &[u8], missing: usize) -> Dissection<'_> {
     const HEADER: usize = 16;
     const EXTENSION: usize = 8;

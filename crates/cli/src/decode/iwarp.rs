@@ -44,9 +44,9 @@ pub(super) struct Mpa {
 /// The state of one direction.
 #[derive(Debug, Default)]
 struct Direction {
-    /// The contents of its start-up frame.
+    /// The contents of the direction's start-up frame.
     startup: Option<Said>,
-    /// Whether that was a start-up frame, but invalid, or too truncated to read.
+    /// Whether the start-up frame was invalid, or too truncated to read.
     broken: bool,
     state: State,
 }

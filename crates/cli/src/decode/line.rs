@@ -129,6 +129,7 @@ pub(super) struct JsonLine<'a> {
     vcrc: Option<&'static str>,
 }
 
+/// An RDMA packet in JSON output.
 #[derive(Serialize)]
 struct JsonPacket {
     opcode: String,

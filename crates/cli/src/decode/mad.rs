@@ -17,11 +17,11 @@ use serde_json::{Map, Value};
 pub(super) enum Mad<'a> {
     /// A message of the connection manager.
     Cm(CmMad),
-    /// Of subnet management.
+    /// A datagram of subnet management.
     Smp(Smp),
-    /// Of subnet administration.
+    /// A datagram of subnet administration.
     Sa(SaMad<'a>),
-    /// Of performance management.
+    /// A datagram of performance management.
     Pm(PmMad),
     /// A datagram of another class, or one of the connection manager's class that is not a message; with the RMPP header if the
     /// class has one that is in use.
@@ -50,7 +50,7 @@ impl<'a> Mad<'a> {
         }
     }
 
-    /// Returns its kind, for counting.
+    /// Returns the datagram's kind, for counting.
     pub(super) fn kind(&self) -> String {
         let named = |class: &str, header: &MadHeader| {
             let MadHeader { method, attr_id, .. } = header;

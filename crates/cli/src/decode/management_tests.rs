@@ -229,7 +229,7 @@ fn datagrams_of_the_connection_managers_class_need_not_be_messages() {
     }
 }
 
-/// The same datagrams in a RoCE packet.
+/// Decodes the same datagrams in a RoCE packet.
 #[test]
 fn management_datagrams_in_roce() {
     let bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::QP1, Psn::new(0));

@@ -33,12 +33,13 @@ pub(super) struct Vcrc {
 }
 
 impl Vcrc {
-    /// Computes it for a packet that was captured completely.
+    /// Computes the VCRC of a packet that was captured completely.
     pub(super) fn of(parts: &Parts<'_>) -> Option<Self> {
         let [found, computed] = [parts.vcrc?, parts.right_vcrc()].map(u16::from_be_bytes);
         Some(Self { found, computed })
     }
 
+    /// Returns whether the checksum is correct.
     pub(super) fn is_right(self) -> bool {
         self.found == self.computed
     }
@@ -77,7 +78,7 @@ pub(super) enum Outer<'a> {
     Udp { network: Network<'a>, udp: Udp },
     /// RoCEv1.
     Grh(Grh),
-    /// InfiniBand: LRH, and GRH if there is one, as they are.
+    /// InfiniBand: the LRH, and the GRH if there is one, as captured.
     Route(&'a [u8]),
 }
 
@@ -125,7 +126,7 @@ impl<'a> RocePacket<'a> {
         Ok(Self { packet, mad })
     }
 
-    /// Returns its kind, for counting: the opcode with the kind of NAK, or the message to QP0 or QP1.
+    /// Returns the packet's kind, for counting: the opcode with the kind of NAK, or the message to QP0 or QP1.
     pub(super) fn kind(&self) -> String {
         let opcode = self.packet.bth.opcode;
         match (&self.mad, self.packet.aeth.map(|aeth| aeth.syndrome)) {

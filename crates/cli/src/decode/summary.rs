@@ -26,7 +26,7 @@ pub(super) struct Summary {
     pub(super) offloaded: u64,
     /// Frames with a segment of an iWARP stream.
     pub(super) iwarp: u64,
-    /// Those of them without an error and without parts too short to check.
+    /// Frames of iWARP streams without an error and without parts too short to check.
     pub(super) iwarp_right: u64,
     /// FPDUs with the right CRC.
     pub(super) crc_right: u64,
@@ -36,7 +36,7 @@ pub(super) struct Summary {
     pub(super) crc_unchecked: u64,
     /// Frames with a segment of a stream that looks like iWARP, but whose start was not captured.
     pub(super) midstream: u64,
-    /// Bytes of iWARP that were still waiting for uncaptured ones at the end.
+    /// Bytes of iWARP that were still waiting for uncaptured bytes at the end.
     pub(super) left_over: u64,
     pub(super) fragments: u64,
     pub(super) other: u64,
@@ -45,6 +45,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
+    /// Counts a frame by its contents.
     pub(super) fn count(&mut self, what: &What<'_>) {
         self.frames += 1;
         let roce = match what {

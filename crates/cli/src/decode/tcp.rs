@@ -27,9 +27,9 @@ pub(super) struct Segment<'a> {
     pub(super) payload: &'a [u8],
     /// The length of its payload.
     pub(super) len: usize,
-    /// Whether it is carried by IPv6.
+    /// Whether the segment is carried by IPv6.
     pub(super) ipv6: bool,
-    /// Whether it belongs to a stream that looks like iWARP, but whose start was not captured.
+    /// Whether the segment belongs to a stream that looks like iWARP, but whose start was not captured.
     pub(super) midstream: bool,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Streams {
 struct Connection {
     halves: [Reassembly; 2],
     content: Content,
-    /// Which directions have ended.
+    /// Whether each direction has ended.
     ended: [bool; 2],
     /// The number of its last segment.
     last: u64,
@@ -86,7 +86,7 @@ enum Content {
     #[default]
     Unknown,
     Iwarp(Box<Mpa>),
-    /// It looks like iWARP, but the start of frames is unknown.
+    /// The stream looks like iWARP, but the start of frames is unknown.
     Midstream,
     Other,
 }

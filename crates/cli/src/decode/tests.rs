@@ -1,3 +1,5 @@
+//! Decoding of RoCE captures: the committed ones, damaged and truncated frames, and all file formats.
+
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 

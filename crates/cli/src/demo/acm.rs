@@ -38,7 +38,7 @@ pub(super) struct Row {
     pub(super) run: fn(&Services<'_>) -> Result<Found>,
 }
 
-/// Both rows, in the order of the table.
+/// The two rows, in the order of the table.
 pub(super) const ROWS: &[Row] = &[
     Row { name: "ACM: resolve a name, by one multicast request", run: by_request },
     Row { name: "ACM: resolve it again, from the cache", run: from_cache },
@@ -160,7 +160,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // It may have ended already. It removes its sockets when it gets a signal.
+        // The service may have ended already. It removes its sockets when it gets a signal.
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
             let _ = kill_process(pid, Signal::TERM);

@@ -65,7 +65,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome of a row: what it did, or why it failed.
+    /// Returns the outcome of a row: its result, or the reason why it failed.
     fn new(
         operation: &'static str,
         link: &'static str,

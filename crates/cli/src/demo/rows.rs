@@ -85,6 +85,7 @@ pub(super) fn exchange(s: &mut Stage, data: Data, wr: SendWr<'_>) -> Result<(Ans
     Ok((s.other.ask(&Ask::Receive(data))?, time))
 }
 
+/// Connects and fills the local memory. Returns the data, and the part of the memory that holds it.
 pub(super) fn filled(s: &mut Stage, kind: Kind, len: usize) -> Result<(Data, [Sge; 1])> {
     s.connect(kind)?;
     let data = s.data(len);
@@ -93,6 +94,7 @@ pub(super) fn filled(s: &mut Stage, kind: Kind, len: usize) -> Result<(Data, [Sg
     Ok((data, [side.memory.slice(..len)]))
 }
 
+/// Returns the result of a row that transferred data.
 pub(super) fn moved(data: Data, time: Duration) -> Result<Done> {
     Ok(Done { bytes: data.len as u64, time })
 }
@@ -293,6 +295,7 @@ fn multicast(s: &mut Stage, by_address: bool) -> Result<Done> {
     moved(data, time)
 }
 
+/// Checks that a refused connection attempt gets the private data of the refusal.
 pub(super) fn refused(s: &mut Stage) -> Result<Done> {
     const WORDS: &str = "no, thank you";
     let ask = Ask::Reject { at: s.addr, words: WORDS.to_owned() };

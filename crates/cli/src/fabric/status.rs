@@ -8,7 +8,7 @@ use rdmux_command::say;
 use rdmux_fabric::proto::Status;
 use serde_json::{Map, Value, json};
 
-/// Describes its size.
+/// Describes the size of a fabric.
 pub(super) fn size(s: &Status) -> String {
     let count = |n: u32, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
     format!(

@@ -85,6 +85,7 @@ impl Node {
         Ok(Self { qp, cq, buffer, count, size, timeout, received: 0, sent: 0 })
     }
 
+    /// Posts a receive for each datagram.
     pub(super) fn post_receives(&self) -> Result<()> {
         let slot = GRH + self.size as usize;
         for n in 0..self.count as usize {

@@ -1,6 +1,6 @@
 //! Recognizes programs that look for devices in the file system themselves, or for virtual hosts by name.
 //!
-//! Where namespaces are allowed this is not needed. Elsewhere a library is preloaded, into these programs only. The guess is
+//! This is not needed if namespaces are allowed. Elsewhere a library is preloaded, into these programs only. The guess is
 //! cheap: by the program's name, by the libraries whose names are in its file, and by the directories that the file or its
 //! arguments name. `--view` overrides a wrong guess.
 
@@ -11,11 +11,11 @@ use std::path::Path;
 
 use rdmux_command::child::find_program;
 
-/// Programs by name, or by a prefix of it: languages whose programs may load such a library at any time, and
-/// launchers of such programs.
+/// Programs by name, or by a prefix of it: interpreters, whose programs may load one of [`LIBRARIES`] at any
+/// time, and launchers of such programs.
 const PROGRAMS: [&str; 7] = ["python", "pypy", "ucx_", "mpirun", "mpiexec", "orterun", "prterun"];
-/// Libraries that look there: those of UCX, those of MPI, which loads UCX or its own modules, and those for management
-/// datagrams.
+/// Libraries that look for devices in the file system: those of UCX, those of MPI, which loads UCX or its own modules,
+/// and those for management datagrams.
 const LIBRARIES: [&str; 10] = [
     "libucp.so",
     "libuct.so",
@@ -28,12 +28,12 @@ const LIBRARIES: [&str; 10] = [
     "libibnetdisc.so",
     "libosmvendor.so",
 ];
-/// The directories in question.
+/// The directories in which programs look for devices.
 const DIRECTORIES: [&str; 2] = ["/sys/class/infiniband", "/dev/infiniband"];
-/// How many bytes of a file are read.
+/// The number of bytes of a file that are read.
 const MAX_FILE: u64 = 64 << 20;
 
-/// Returns whether a program is known to look there.
+/// Returns whether a program is known to look for devices in the file system.
 pub(crate) fn looks(program: &OsStr, args: &[OsString]) -> bool {
     has_name(Path::new(program))
         || args.iter().any(|a| has_any(a.as_encoded_bytes(), &DIRECTORIES))

@@ -150,7 +150,7 @@ pub(crate) fn devices_of(
     host: &HostName,
 ) -> Result<Vec<DeviceRow>, HostError> {
     if !host.is_default() && Registry::look_up(&options.dir, host.as_str()).is_none() {
-        // It may be running nevertheless, as part of a program.
+        // The host may be running nevertheless, as part of a program.
         admin::status(&options.dir, host)?;
     }
     options.devices(host)

@@ -40,7 +40,7 @@ pub(crate) struct Place<'a> {
     pub(crate) devices: DeviceChoice,
 }
 
-/// What a program is known to look for, as far as that can be determined. Evaluated only where it matters.
+/// The things that a program is known to look for, as far as that can be determined. Evaluated only when needed.
 pub(crate) struct Wants<'a> {
     /// The device's files.
     pub(crate) files: &'a dyn Fn() -> bool,

@@ -17,6 +17,7 @@ pub(super) struct Reading {
     unit: Unit,
 }
 
+/// The unit of a reading, which decides how much growth is tolerated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     /// A number of objects, which must be as before.
@@ -38,7 +39,7 @@ impl Reading {
         }
     }
 
-    /// Returns whether it equals `before`, or nearly so.
+    /// Returns whether the reading equals `before`, or nearly so.
     fn is_flat(&self, before: &Self) -> bool {
         match self.unit {
             Unit::Count => self.value == before.value,

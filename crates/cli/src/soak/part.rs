@@ -56,6 +56,7 @@ struct Part {
     registered: Option<Xrcd>,
 }
 
+/// The receiving side: its XRC domain and queue, and the numbers of its targets.
 struct Server {
     domain: Xrcd,
     srq: Srq,
@@ -64,6 +65,7 @@ struct Server {
     targets: Vec<u32>,
 }
 
+/// The sending side and its queue pairs.
 struct Client {
     pd: Pd,
     cq: Cq,

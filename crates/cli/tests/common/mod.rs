@@ -82,7 +82,7 @@ impl Net {
     }
 }
 
-/// The same, by a command of its own.
+/// Starts a server by this command, and waits until it prints its address. Returns its port.
 pub(crate) fn start_server(mut command: Command) -> (Child, String) {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

@@ -8,7 +8,7 @@ use super::missing_here;
 /// A network namespace, which exists as long as this value.
 pub(crate) struct Namespace {
     pub(crate) holder: Child,
-    /// Whether it is in a separate user namespace.
+    /// Whether the network namespace is in a separate user namespace.
     user: bool,
 }
 

@@ -24,7 +24,7 @@ use super::{Cm, ConnEvent, Upcall, format};
 use crate::path::{MadPath, Path};
 use crate::sink::Sink;
 
-/// How many answered LAPs a connection remembers: more than a program sends while one of them is in flight.
+/// The number of answered LAPs that a connection remembers: more than a program sends while one of them is in flight.
 const OLD_LAPS: usize = 16;
 
 /// The contents of an APR.
@@ -154,7 +154,7 @@ impl Cm {
         self.send(&path, &CmMad::new(tid, Message::Apr(apr)).to_bytes(), sink);
     }
 
-    /// Answers the peer's LAP. Returns false if there is none to answer.
+    /// Answers the peer's LAP. Returns false if no LAP awaits an answer.
     pub(crate) fn answer_alternate(
         &mut self,
         conn: u32,

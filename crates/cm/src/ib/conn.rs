@@ -23,7 +23,7 @@ pub(crate) struct Conn {
     /// The id that gets its events; none once that was destroyed.
     pub(crate) owner: Option<IdHandle>,
     state: State,
-    /// The transport that REQ asked for.
+    /// The transport that REQ requested.
     pub(super) transport: Transport,
     /// This end's communication id.
     pub(super) local_id: u32,
@@ -51,11 +51,11 @@ pub(crate) struct Conn {
     pub(super) is_active: bool,
     /// The progress of a LAP.
     pub(super) lap: Lapping,
-    /// The transactions of LAPs answered before the last one, to tell delayed duplicates from new requests.
+    /// The transactions of LAPs answered before the last one, to distinguish delayed duplicates from new requests.
     pub(super) old_laps: VecDeque<u64>,
     /// The MRA that the program has sent for the message that it must answer, sent again for each duplicate.
     pub(super) mra: Option<Box<Mad>>,
-    /// How often the peer has asked for more time.
+    /// The number of times that the peer has asked for more time, by MRA.
     pub(super) respites: u8,
     /// The service timeout code of MRAs sent because the program has not answered.
     pub(super) service_timeout: u8,
@@ -88,7 +88,7 @@ pub(crate) struct Conn {
 /// The progress of a LAP. Only the side that sent REQ sends LAPs (IBTA 12.9.5), so there is at most one at a time.
 #[derive(Debug)]
 pub(super) enum Lapping {
-    /// There was none yet.
+    /// No LAP was sent or received yet.
     None,
     /// This end's LAP is not answered yet; its transaction, and the path of messages along the new path.
     Sent(u64, MadPath),
@@ -167,7 +167,7 @@ impl Conn {
         self.remote_id == remote_id && self.is_from(path)
     }
 
-    /// Returns whether a message came from the peer: by any current, former or requested path of the connection.
+    /// Returns whether a message came from the peer: along any current, former or requested path of the connection.
     pub(super) fn is_from(&self, path: &MadPath) -> bool {
         let asked = match self.lap {
             Lapping::Sent(_, path) => Some(path),
@@ -207,7 +207,7 @@ impl Conn {
         self.former_path = Some(core::mem::replace(&mut self.path, *to));
     }
 
-    /// Takes a new alternate path, for which both ends are ready.
+    /// Adopts a new alternate path, which both ends have loaded.
     pub(super) fn take_path(&mut self, new: MadPath) {
         self.former_path = self.other_path.replace(new);
         self.has_migrated = false;
@@ -224,8 +224,8 @@ impl Conn {
     }
 }
 
-/// Returns the transaction for a communication id. The upper half, by which Linux tells its
-/// agents apart, is never zero.
+/// Returns the transaction for a communication id. The upper half, by which Linux distinguishes its
+/// agents, is never zero.
 pub(super) fn tid_of(local_id: u32) -> u64 {
     1 << 32 | u64::from(local_id)
 }

@@ -135,8 +135,8 @@ impl Cm {
         Some(Upcall::ToOwner { id: owner?, what: ConnEvent::Disconnected(0) })
     }
 
-    /// Returns whether a DREQ has overtaken the REP. It is kept, and not answered before the REP arrives: the peer would be done, and if
-    /// the RTU were lost it would not say again that the connection is over.
+    /// Returns whether a DREQ has overtaken the REP. The DREQ is kept, and not answered before the REP arrives. If it were answered, the
+    /// peer would be done, and if the RTU were lost it would not report the end of the connection again.
     #[cold]
     fn is_early(&mut self, path: &MadPath, tid: u64, dreq: &Dreq) -> bool {
         let Some(c) = self.conns.get_mut(&dreq.remote_comm_id) else { return false };
@@ -162,7 +162,7 @@ impl Cm {
         Some(Upcall::ToOwner { id: owner?, what: ConnEvent::Disconnected(0) })
     }
 
-    /// Ends a connection and keeps its ids for a time, so that late messages are not taken for those of a new one.
+    /// Ends a connection and keeps its ids for a time, so that late messages are not mistaken for those of a new one.
     pub(super) fn enter_timewait(&mut self, now: Time, conn: u32) {
         let configured = self.config.timewait;
         let Some(c) = self.conns.get_mut(&conn) else { return };
@@ -196,8 +196,8 @@ impl Cm {
     /// Ends a connection that no id owns any more: informs the peer, whatever the state, and lets the
     /// state machine run to its end.
     ///
-    /// Linux sends one DREQ here and forgets. This function retransmits it, so that a peer learns of the end even
-    /// when datagrams are lost.
+    /// Linux sends one DREQ here and keeps no state. This function retransmits it, so that a peer detects the
+    /// end even when datagrams are lost.
     pub(crate) fn release(&mut self, now: Time, conn: u32, sink: &mut impl Sink) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.owner = None;

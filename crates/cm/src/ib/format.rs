@@ -31,6 +31,7 @@ pub(super) fn padded<const N: usize>(data: &[u8]) -> [u8; N] {
     private_data(&data[..data.len().min(N)]).unwrap_or([0; N])
 }
 
+/// Builds the REQ of a connection.
 pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_>) -> Mad {
     let Connect { param, primary, fields, .. } = connect;
     let timeout = |field: Option<u8>| field.unwrap_or(config.cm_response_timeout);
@@ -92,6 +93,7 @@ pub(super) fn path_of(config: &Config, path: &crate::path::Path) -> Path {
     }
 }
 
+/// Builds the REP of a connection.
 pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {
     let (param, fields) = (accept.param, accept.fields);
     let mut rep = Rep {
@@ -120,6 +122,7 @@ pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {
     mad_with(param.ece, c.tid, rep)
 }
 
+/// Builds the RTU of a connection.
 pub(super) fn rtu(c: &Conn, private_data: &[u8]) -> Mad {
     let (local_comm_id, remote_comm_id) = (c.local_id, c.remote_id);
     mad(c.tid, Rtu { local_comm_id, remote_comm_id, private_data: padded(private_data) })
@@ -138,6 +141,7 @@ pub(super) fn mra(
     mad(tid, Mra { local_comm_id, remote_comm_id, message, service_timeout, private_data })
 }
 
+/// Builds a LAP for an alternate path of a connection.
 pub(super) fn lap(
     config: &Config,
     tid: u64,
@@ -200,6 +204,7 @@ pub(super) fn rej_of(
     mad(tid, rej)
 }
 
+/// Builds the DREQ of a connection.
 pub(super) fn dreq(c: &Conn, private_data: &[u8]) -> Mad {
     let (local_comm_id, remote_comm_id) = (c.local_id, c.remote_id);
     let (remote_qpn, private_data) = (c.remote_qpn, padded(private_data));

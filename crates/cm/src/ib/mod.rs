@@ -72,7 +72,7 @@ pub(crate) enum Upcall {
 #[derive(Debug)]
 pub(crate) enum ConnEvent {
     /// The peer accepted; the program must establish or reject. `local_qpn` is the peer's queue
-    /// pair, whatever the transport. With the options of enhanced connection establishment.
+    /// pair, whatever the transport. The options of enhanced connection establishment are included.
     Response(Box<Rep>, u32),
     /// The connection is up.
     Established,
@@ -85,7 +85,7 @@ pub(crate) enum ConnEvent {
     PathWanted { gid: Gid, came: MadPath },
     /// The peer needs more time; a code.
     MoreTime(u8),
-    /// The peer asks to load another alternate path; the program must answer.
+    /// The peer requests that this end load another alternate path; the program must answer.
     AlternateAsked(Box<Lap>),
     /// The outcome of this end's LAP.
     AlternateAnswered(Box<Apr>),
@@ -101,7 +101,7 @@ pub(crate) enum ConnEvent {
     SidrReply(Box<SidrRep>),
 }
 
-/// All connections and lookups of a host.
+/// The connections and lookups of a host.
 #[derive(Debug)]
 pub(crate) struct Cm {
     pub(crate) config: Config,

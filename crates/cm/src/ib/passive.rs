@@ -157,6 +157,7 @@ impl Cm {
         self.established(conn)
     }
 
+    /// Handles the arrival of RTU, or of data before it: the connection is established.
     pub(super) fn established(&mut self, conn: u32) -> Option<Upcall> {
         self.answered(conn);
         self.counters.established += 1;

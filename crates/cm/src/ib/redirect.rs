@@ -20,7 +20,7 @@ use crate::fields::Redirect;
 use crate::path::MadPath;
 use crate::sink::Sink;
 
-/// A request that was redirected, as the layer of ids must know it.
+/// A redirected request, as it is reported to the layer of ids.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Redirected {
     /// The new name of the connection, or of the lookup.
@@ -34,7 +34,7 @@ pub(crate) struct Redirected {
 /// The path for a request that was redirected without a LID.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Wanted {
-    /// None was needed yet.
+    /// No path was needed yet.
     #[default]
     Nothing,
     /// The lookup is in progress.
@@ -47,9 +47,9 @@ pub(crate) enum Wanted {
 
 /// The outcome of a refusal that may be a redirection.
 pub(super) enum Followed {
-    /// It is a refusal, not a redirection.
+    /// The message is a refusal, not a redirection.
     Not,
-    /// It was handled; this remains to be reported.
+    /// The message was handled, and this upcall, if any, remains to be reported.
     Done(Option<Upcall>),
 }
 
@@ -197,7 +197,7 @@ impl Cm {
             private_data: readdressed(req.private_data, was, primary.remote_gid),
             path_mtu: along.map_or(req.path_mtu, |path| path.mtu.code().min(req.path_mtu)),
             primary,
-            // It led to the port that has refused.
+            // The alternate path led to the port that has refused.
             alternate: Path::default(),
             ..req
         };
@@ -283,14 +283,14 @@ impl Cm {
         Some(Some(Upcall::ToOwner { id, what }))
     }
 
-    /// Records the path that [`ConnEvent::PathWanted`] asked for, or none. The caller then passes the redirection in again.
+    /// Records the path that [`ConnEvent::PathWanted`] requested, or that none was found. The caller then passes the redirection in again.
     pub(crate) fn way_of_request(&mut self, conn: u32, path: Option<crate::path::Path>) {
         if let Some(c) = self.conns.get_mut(&conn) {
             c.wanted = path.map_or(Wanted::Nowhere, Wanted::Found);
         }
     }
 
-    /// Records it for a lookup.
+    /// Records the path, or that none was found, for a lookup.
     pub(crate) fn way_of_lookup(&mut self, number: u32, path: Option<crate::path::Path>) {
         if let Some(client) = self.sidr_clients.get_mut(&number) {
             client.wanted = path.map_or(Wanted::Nowhere, Wanted::Found);

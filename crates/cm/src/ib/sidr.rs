@@ -34,8 +34,8 @@ use crate::path::{MadPath, Peer};
 use crate::sink::{IdHandle, Sink};
 use crate::timers::Deadline;
 
-/// How many of the peer's retry intervals an answer is kept, so that a program is not asked twice
-/// unless as many retransmissions in a row are lost. (Linux keeps none.)
+/// The number of the peer's retry intervals for which an answer is kept, so that a program gets a
+/// lookup twice only if as many retransmissions in a row are lost. (Linux keeps none.)
 const LINGER: u32 = 8;
 
 /// The most lookups of peers, answered or not, for which answers are kept. A bound is needed because peers decide how many there are.
@@ -53,7 +53,7 @@ pub(crate) struct SidrClient {
     max_retries: u8,
     /// The time between transmissions.
     interval: Duration,
-    /// How often it may still be redirected.
+    /// How often the lookup may still be redirected.
     pub(super) redirects_left: u8,
     /// The path to the port that the lookup is redirected to.
     pub(super) wanted: Wanted,
@@ -193,6 +193,7 @@ impl Cm {
         }
     }
 
+    /// Retransmits an unanswered SIDR_REQ, or gives it up if no retries remain.
     pub(super) fn sidr_timeout(
         &mut self,
         now: Time,
@@ -212,6 +213,7 @@ impl Cm {
         None
     }
 
+    /// Ends a lookup without an answer, and reports UNREACHABLE with this status.
     pub(super) fn sidr_give_up(&mut self, request_id: u32, status: i32) -> Option<Upcall> {
         let id = self.sidr_clients.get(&request_id)?.owner;
         self.sidr_cancel(request_id);

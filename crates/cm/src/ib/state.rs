@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// The state of a connection (IBTA 12.9.5 to 12.9.7). There is no idle state: a connection that is
-/// over is forgotten.
+/// over is removed ("forgotten").
 ///
 /// ```text
 ///  active                                      passive

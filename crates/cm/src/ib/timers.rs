@@ -15,7 +15,7 @@ pub(crate) enum Timer {
     Conn(u32),
     /// A lookup of this end: retransmit.
     SidrClient(u32),
-    /// An answered lookup of a peer: forget it.
+    /// The time has come to remove an answered lookup of a peer.
     SidrServer(SidrKey),
 }
 

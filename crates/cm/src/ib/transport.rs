@@ -9,7 +9,7 @@
 use rdmux_transport::attr::QpType;
 use rdmux_wire::cm::Transport;
 
-/// Returns the transport that a queue pair of this type asks its peer for; none if this type does not connect.
+/// Returns the transport that a queue pair of this type requests from its peer; none if this type does not connect.
 pub(crate) const fn asked_by(qp_type: QpType) -> Option<Transport> {
     match qp_type {
         QpType::Rc => Some(Transport::Rc),
@@ -19,7 +19,7 @@ pub(crate) const fn asked_by(qp_type: QpType) -> Option<Transport> {
     }
 }
 
-/// Returns the type of queue pair that a REQ for this transport asks for; none for an unsupported transport.
+/// Returns the type of queue pair that a REQ for this transport requests; none for an unsupported transport.
 pub(crate) const fn asked_for(transport: Transport) -> Option<QpType> {
     match transport {
         Transport::Rc => Some(QpType::Rc),

@@ -10,8 +10,8 @@
 //!   migrated                                     migrated
 //! ```
 //!
-//! The events carry the attributes by which the queue pair is changed ([`Negotiated::alternate`]). Only the program learns of a migration.
-//! `migrated` tells the connection manager, whose messages then take the new path too.
+//! The events carry the attributes by which the queue pair is changed ([`Negotiated::alternate`]). Only the program is notified of a
+//! migration. `migrated` reports it to the connection manager, whose messages then take the new path too.
 
 use rdmux_transport::Time;
 use rdmux_transport::attr::AddressVector;
@@ -37,7 +37,7 @@ const APR_DATA: usize = 148;
 impl Manager {
     /// Asks the peer of a connection to load another alternate path, by LAP. ALTERNATE_RESPONSE follows, with the attributes for the queue
     /// pair. `records` are one or two with [`PathData::ALTERNATE`], as for [`set_paths`](Self::set_paths). Only the side that connected
-    /// may ask (IBTA 12.9.5).
+    /// may send LAP (IBTA 12.9.5).
     ///
     /// # Errors
     /// When the id is not connected or is the accepting side; when the last LAP is not answered; when the records describe no usable
@@ -69,8 +69,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Answers an ALTERNATE_REQUEST, by APR. Reason 0 says that the queue pair has loaded the path; an
-    /// [`AprStatus`] says why it does not.
+    /// Answers an ALTERNATE_REQUEST, by APR. Reason 0 reports that the queue pair has loaded the path;
+    /// an [`AprStatus`] gives the reason why it did not.
     ///
     /// # Errors
     /// When there is no LAP to answer, the status exceeds 255, or something is too long.

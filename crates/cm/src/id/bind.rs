@@ -95,6 +95,7 @@ impl Manager {
         Ok(())
     }
 
+    /// Adds an id to the ids and to its channel.
     pub(super) fn insert(&mut self, handle: IdHandle, id: Id) {
         self.channels.entry(id.channel).or_default().insert(handle);
         self.ids.insert(handle, Box::new(id));
@@ -216,6 +217,7 @@ impl Manager {
         self.channels.get(&channel).map_or(0, |ids| ids.len())
     }
 
+    /// Removes an id from a channel.
     pub(super) fn leave_channel(&mut self, channel: ChannelId, id: IdHandle) {
         if let Some(ids) = self.channels.get_mut(&channel) {
             ids.remove(&id);

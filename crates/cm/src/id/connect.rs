@@ -29,6 +29,7 @@ const SIDR_REQ_DATA: usize = 216;
 const REP_DATA: usize = 196;
 pub(super) const SIDR_REP_DATA: usize = 136;
 
+/// Checks that private data of `len` bytes fit into `max` bytes.
 pub(super) fn check_len(
     id: IdHandle,
     command: Command,
@@ -129,7 +130,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Checks that an id has a path, for an error that says so when it has only the peer's address.
+    /// Checks that an id has a path, so that an id with only the peer's address gets an error of its own.
     fn has_path(&self, id: IdHandle) -> Result<(), CmError> {
         let found = self.get(id, Command::Connect)?;
         match (found.state(), found.peer) {
@@ -140,7 +141,7 @@ impl Manager {
         }
     }
 
-    /// Returns the header that precedes the private data of an id with IP addresses and tells them to the peer (IBTA annex A11). REQ
+    /// Returns the header before the private data of an id with IP addresses, which carries them to the peer (IBTA annex A11). REQ
     /// itself carries native addresses.
     fn ip_header(&self, id: IdHandle, command: Command) -> Result<Vec<u8>, CmError> {
         let found = self.get(id, command)?;
@@ -340,7 +341,7 @@ impl Manager {
         let command = Command::Notify;
         let conn = match self.get(id, command)?.link {
             Link::Conn(conn) => conn,
-            // Nothing arrives before the queue pair has the stream.
+            // No data arrives before the queue pair has the stream.
             Link::Stream(_) => return Ok(()),
             _ => return Err(self.wrong_state(id, command)),
         };

@@ -46,7 +46,7 @@ pub enum IdState {
     Idle,
     /// Resolving the peer's address.
     AddrQuery,
-    /// Has a local address and a device.
+    /// The id has a local address and a device.
     AddrResolved,
     /// Resolving the path.
     RouteQuery,
@@ -54,7 +54,7 @@ pub enum IdState {
     RouteResolved,
     /// Connecting, connected, or refused.
     Connect,
-    /// Was connected.
+    /// Disconnected.
     Disconnect,
     /// Bound to a local address.
     AddrBound,
@@ -188,19 +188,19 @@ pub(super) struct Id {
     pub(super) options: Options,
     pub(super) local: Option<Addr>,
     pub(super) peer: Option<Addr>,
-    /// The port or service ID that it holds. A request's is its listener's.
+    /// The port or service ID that the id holds. A request has its listener's.
     pub(super) owns: Owns,
     pub(super) device: Option<LocalAddress>,
     /// Whether the program got the event that the address is gone. False again when the address is back.
     pub(super) is_lost: bool,
     pub(super) route: Option<Route>,
-    /// Of an id that connects: the path from which its route is made, before its options apply.
+    /// For an id that connects: the path from which its route is made, before its options apply.
     pub(super) path: Option<Path>,
     /// The alternate path.
     pub(super) alternate: Option<Path>,
     /// The path of a LAP that is not answered yet.
     pub(super) asked_alternate: Option<Path>,
-    /// Of a peer's request: the outcome of its alternate path, unless the program says otherwise.
+    /// For a peer's request: the outcome of its alternate path, unless the program sets another.
     pub(super) failover: Failover,
     /// How long the peer's queue pair takes to acknowledge; code.
     pub(super) peer_ack_delay: u8,
@@ -213,13 +213,13 @@ pub(super) struct Id {
     /// The first PSN that this end expects, which is sent to the peer.
     pub(super) psn: Psn,
     pub(super) link: Link,
-    /// Of a request that is not taken yet: its listener.
+    /// For a request that is not taken yet: its listener.
     pub(super) listener: Option<IdHandle>,
-    /// Of a request: whether its program has not accepted it.
+    /// For a request: whether the program has yet to accept it.
     pub(super) is_unanswered: bool,
-    /// Of a request that ended before it was accepted: the event of its end, sent only if the program accepts it.
+    /// For a request that ended before it was accepted: the event of its end, sent only if the program accepts it.
     pub(super) end: Option<Box<Event>>,
-    /// Of a listener: the requests that are not taken yet.
+    /// For a listener: the requests that are not taken yet.
     pub(super) requests: BTreeSet<IdHandle>,
     pub(super) backlog: u32,
     /// The number of events so far.
@@ -228,7 +228,7 @@ pub(super) struct Id {
     pub(super) groups: BTreeMap<u64, Group>,
     /// The number of the latest path query.
     pub(super) path_query: u32,
-    /// Of a redirected request whose new path is being looked up: the message that redirects, and the path by which it arrived.
+    /// For a redirected request whose new path is being looked up: the message that redirects, and the path by which it arrived.
     pub(super) redirection: Option<(MadPath, Vec<u8>)>,
     /// The deadline of a route query or a path query.
     pub(super) deadline: Deadline,

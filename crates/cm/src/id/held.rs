@@ -34,6 +34,7 @@ pub(super) struct Held {
     waiting: VecDeque<Waiting>,
 }
 
+/// A held request, and the time until which it is held.
 #[derive(Debug)]
 struct Waiting {
     port: Port,
@@ -126,7 +127,7 @@ impl Manager {
         }
     }
 
-    /// Dispatches a request. `held` says that it arrived some time ago.
+    /// Dispatches a request. `held` is true for a request that arrived some time ago.
     fn dispatch(&mut self, now: Time, request: Upcall, held: bool, sink: &mut impl Sink) {
         match request {
             Upcall::Request { conn, path, req, options } => {

@@ -52,7 +52,7 @@ impl Target {
     }
 }
 
-/// The service that a request asks for.
+/// The service that a request addresses.
 pub(super) struct Ask<'a> {
     pub(super) service_id: ServiceId,
     pub(super) private_data: &'a [u8],
@@ -208,7 +208,7 @@ impl Manager {
             self.cm.counters.no_listener += 1;
             return Err(nobody);
         };
-        // Where paths have LIDs, packets do not carry the IP address: it is taken on the word of the peer's host.
+        // Where paths have LIDs, packets do not carry the IP address: it is trusted as the peer's host states it.
         let port_num = self.asked_port(path, ask.gids.0);
         let device = self.address_at_port(path.device, port_num, dst).cloned();
         if device.as_ref().is_none_or(|device| !device.has_lids) && (dst, src) != path.addresses() {

@@ -1,7 +1,7 @@
 //! The commands join and leave, for multicast groups.
 //!
 //! The driver does the network's part. On RoCE it uses IGMP or MLD, and the group's address is its GID. On InfiniBand
-//! it asks subnet administration, which gives the group its LID and the parameters for sending. Either way an
+//! it joins at subnet administration, which assigns the LID and the parameters for sending. Either way an
 //! MCMemberRecord describes the group.
 //!
 //! ```text
@@ -190,7 +190,7 @@ impl Manager {
         Ok(left.events)
     }
 
-    /// Returns the record of the group that was joined with `context`, as the network gave it.
+    /// Returns the record of the group that was joined with `context`, as the network returned it.
     ///
     /// # Errors
     /// When the id has no such group, when it is not joined yet, and when the join failed or the group was lost.

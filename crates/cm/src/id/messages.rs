@@ -111,7 +111,7 @@ impl Manager {
             Link::Lookup(number) => self.cm.way_of_lookup(number, path),
             Link::None | Link::Stream(_) | Link::LookedUp(_) => return,
         }
-        // It was counted when it arrived.
+        // The message was counted when it arrived.
         self.cm.counters.mads_received -= 1;
         self.handle_mad(now, &came, &mad, sink);
     }

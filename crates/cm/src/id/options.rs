@@ -28,7 +28,7 @@ impl Manager {
         let not_now = Err(CmError::State { id, command, state });
         match option {
             IdOption::Tos(tos) => found.options.tos = Some(tos),
-            // As in Linux: an id that shares its address cannot revoke that, and a listener never shares.
+            // As in Linux, an id that shares its address cannot revoke that, and a listener never shares.
             IdOption::ReuseAddr(reuse)
                 if state != IdState::Idle && (!reuse || state == IdState::Listen) =>
             {

@@ -154,8 +154,8 @@ impl Manager {
         })
     }
 
-    /// Returns the path on InfiniBand, all of which is in REQ: LIDs, GIDs, service level, rate and partition. Its fields about this
-    /// end must be true.
+    /// Returns the path on InfiniBand, which REQ describes completely: LIDs, GIDs, service level, rate and partition. The fields
+    /// about this end must be correct.
     fn along_lids(
         &self,
         path: &MadPath,
@@ -231,7 +231,7 @@ impl Manager {
     }
 }
 
-/// Returns a LID unless it is the permissive one, for which the sender did not know it.
+/// Returns a LID, or none for the permissive LID, which means that the sender did not know it.
 fn known_lid(lid: Lid) -> Option<Lid> {
     (lid != PERMISSIVE).then_some(lid)
 }

@@ -132,7 +132,7 @@ impl Manager {
         self.emit(id, EventBody { route: Some(route), negotiated, ..body }, sink);
     }
 
-    /// Returns the attributes for the queue pair of a datagram id, for which there is nothing to negotiate.
+    /// Returns the attributes for the queue pair of a datagram id. Datagrams negotiate nothing.
     pub(super) fn datagrams_resolved(&mut self, id: IdHandle) -> Option<Negotiated> {
         let found = self.ids.get_mut(&id).filter(|found| found.qp_type == QpType::Ud)?;
         let route = found.route?;
@@ -221,7 +221,7 @@ impl Manager {
     }
 }
 
-/// Returns the attributes for a UD queue pair, for which there is nothing to negotiate.
+/// Returns the attributes for a UD queue pair. Datagrams negotiate nothing.
 pub(super) fn datagram(config: &Config, route: &Route) -> Negotiated {
     Negotiated {
         qp_type: QpType::Ud,

@@ -31,8 +31,8 @@ use crate::ports::PortSpace;
 use crate::sink::{IdHandle, LocalAddress, Sink};
 
 impl Manager {
-    /// Resolves the path (rdma_resolve_route(3)) by asking the driver. ROUTE_RESOLVED or ROUTE_ERROR follows within `timeout`.
-    /// After ROUTE_ERROR the program may try again.
+    /// Resolves the path (rdma_resolve_route(3)) by a query to the driver. ROUTE_RESOLVED or ROUTE_ERROR follows within
+    /// `timeout`. After ROUTE_ERROR the program may try again.
     ///
     /// # Errors
     /// When the address is not resolved, or the route already is or is being resolved.
@@ -155,8 +155,8 @@ pub(super) fn service_of(ps: PortSpace, dst: &Addr) -> ServiceId {
     }
 }
 
-/// Returns the path from `src`, an address of `device`, to `dst`, whose GID is `dgid`, as far as it follows from the addresses: all
-/// of it where addresses are GIDs, and only its ends on InfiniBand.
+/// Returns the path from `src`, an address of `device`, to `dst`, whose GID is `dgid`, as far as the addresses determine it:
+/// completely where addresses are GIDs, and only the ends on InfiniBand.
 pub(super) fn by_address(
     config: &Config,
     device: &LocalAddress,

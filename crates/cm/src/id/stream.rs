@@ -24,7 +24,7 @@ use crate::sink::{IdHandle, LocalAddress, Sink};
 
 /// The outcome of a request.
 enum Fate {
-    /// For this listener, on this device.
+    /// The request goes to this listener, on this device.
     For(IdHandle, LocalAddress),
     /// The backlog of its listener is full.
     Waits,
@@ -33,8 +33,8 @@ enum Fate {
 }
 
 impl Manager {
-    /// Handles a peer's connection to a listening socket; `local` and `remote` are the socket's addresses. The
-    /// driver then reads as many bytes as [`stream_wants`](Self::stream_wants) says, or notices the stream's end.
+    /// Handles a peer's connection to a listening socket; `local` and `remote` are the socket's addresses. The driver then reads as many
+    /// bytes as [`stream_wants`](Self::stream_wants) returns, or notices the stream's end.
     pub fn handle_stream_accepted(
         &mut self,
         now: Time,
@@ -62,7 +62,7 @@ impl Manager {
         self.iw.to_shed_anywhere()
     }
 
-    /// Resets a connection whose peer has not sent its request yet. Does nothing to others.
+    /// Resets a connection whose peer has not sent its request yet. Does nothing to other streams.
     pub fn shed_stream(&mut self, stream: StreamId, sink: &mut impl Sink) {
         self.iw.shed(stream, sink);
     }
@@ -101,13 +101,13 @@ impl Manager {
     }
 
     /// Returns whether a queue pair has the stream, or is about to get it. A driver that notices the stream's end before the handover
-    /// hands it over anyway if it can, and then does not call [`handle_stream_ended`](Self::handle_stream_ended): only so does the
-    /// queue pair learn of the end.
+    /// hands it over anyway if it can, and then does not call [`handle_stream_ended`](Self::handle_stream_ended): the queue pair can
+    /// notice the end only from the stream.
     pub fn is_stream_up(&self, stream: StreamId) -> bool {
         self.iw.get(stream).is_some_and(|conn| conn.is_up())
     }
 
-    /// Handles received bytes, at most as many as [`stream_wants`](Self::stream_wants) says; others are lost.
+    /// Handles received bytes, at most as many as [`stream_wants`](Self::stream_wants) returns; others are lost.
     pub fn handle_stream_data(
         &mut self,
         now: Time,
@@ -119,8 +119,8 @@ impl Manager {
         self.handle_stream_upcall(now, upcall, sink);
     }
 
-    /// Handles a stream that could not be connected or ended, with an errno, or 0 if it ended in order.
-    /// The driver has forgotten it.
+    /// Handles a stream that could not be connected (with an errno) or that ended (with an errno, or 0
+    /// for an orderly end). The driver has forgotten it.
     pub fn handle_stream_ended(
         &mut self,
         now: Time,
@@ -268,7 +268,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Returns why there is no request to answer: the peer is gone, or the request was answered.
+    /// Returns the reason why there is no request to answer: the peer is gone, or the request was answered.
     fn no_request(&self, id: IdHandle, command: Command) -> CmError {
         match self.ids.get(&id).map(|found| found.link) {
             Some(Link::Stream(stream)) if self.iw.get(stream).is_none() => {
@@ -467,13 +467,13 @@ pub struct StreamListener {
 }
 
 impl Id {
-    /// Returns whether its connections may use this device, which has this transport.
+    /// Returns whether the id's connections may use this device, which has this transport.
     pub(super) fn may_use(&self, device: u32, transport: TransportType) -> bool {
         let carried = transport == TransportType::Ib || self.may_be_a_stream();
         carried && self.only.is_none_or(|only| only.device == device)
     }
 
-    /// Returns whether its connections may be iWARP's.
+    /// Returns whether the id's connections may be iWARP's.
     pub(super) fn may_have_streams(&self) -> bool {
         let allowed = self.only.is_none_or(|only| only.transport == TransportType::Iwarp);
         allowed && self.may_be_a_stream()

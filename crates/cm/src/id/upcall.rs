@@ -42,7 +42,7 @@ impl Manager {
     }
 
     /// Handles the result of an id's lookup of services at subnet administration, or a positive errno. Reports ADDRINFO_RESOLVED, or
-    /// ADDRINFO_ERROR, also when there is no service at all.
+    /// ADDRINFO_ERROR, also when no service was found.
     pub fn handle_services(
         &mut self,
         id: IdHandle,
@@ -62,9 +62,9 @@ impl Manager {
         self.emit(id, body, sink);
     }
 
-    /// Handles the failure of a command whose caller did not wait for the answer, by the error event in place of the one for its success.
-    /// A command that failed because the connection is over or the device gone needs none: that was reported. For a request that was
-    /// over before it was accepted, the end is reported now.
+    /// Reports the failure of a command whose caller did not wait for the answer, by an error event in place of the event for its
+    /// success. A command that failed because the connection is over or the device is gone needs no event: that was reported already. For
+    /// a request that was over before it was accepted, the end is reported now.
     pub fn handle_refused(
         &mut self,
         id: IdHandle,

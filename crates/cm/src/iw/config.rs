@@ -6,7 +6,7 @@ use core::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Whether connections that this end requests are peer-to-peer, unless their id or the program says
-    /// otherwise. As the responder this end does what the peer asks for.
+    /// otherwise. As the responder this end accepts the peer's choice.
     pub peer_to_peer: bool,
     /// Whether this end wants CRCs. Frames carry one if either side wants them (RFC 5044, section 7.1).
     pub crc: bool,
@@ -25,7 +25,7 @@ pub struct Config {
     /// oldest of the source with the most connections is reset. As many requests may wait for a listener's program to take
     /// earlier ones; further peers of that listener wait in the kernel's queue.
     pub max_half_open: usize,
-    /// The same limit for all listeners together, because each connection takes a descriptor of the driver.
+    /// The most half-open connections of all listeners together, because each connection takes a descriptor of the driver.
     pub max_half_open_in_all: usize,
     /// The most READs and atomics that a queue pair serves (IRD). Larger values in connection
     /// parameters are an error; a peer's larger values are clamped.
@@ -40,10 +40,10 @@ pub struct Config {
 pub enum Markers {
     /// Refuse peers that want them.
     Refuse,
-    /// Send them to peers that want them, and do not ask for them.
+    /// Send markers to peers that want them, and do not request any.
     #[default]
     Give,
-    /// Send them to peers that want them, and ask for them too.
+    /// Send markers to peers that want them, and request them too.
     Ask,
 }
 
@@ -58,7 +58,7 @@ pub enum Revision {
 }
 
 impl Revision {
-    /// Returns its number.
+    /// Returns the revision's number.
     pub const fn number(self) -> u8 {
         match self {
             Self::V1 => 1,

@@ -115,7 +115,7 @@ pub(super) const fn tx_framing(params: &StreamParams) -> Framing {
 /// An event of a connection, for the id that owns it.
 #[derive(Debug)]
 pub(crate) enum ConnEvent {
-    /// For a listener: a peer wants to connect.
+    /// A peer requests a connection to a listener.
     Request(Request),
     /// The connection is established. On the active side with the reply.
     Established { params: StreamParams, private_data: Vec<u8> },

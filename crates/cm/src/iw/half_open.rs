@@ -41,7 +41,7 @@ impl Listener {
     }
 }
 
-/// All half-open connections, by the address that the peer connected to.
+/// The half-open connections, by the address that the peer connected to.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
     listeners: BTreeMap<SocketAddr, Listener>,
@@ -78,7 +78,7 @@ impl HalfOpen {
         self.len
     }
 
-    /// Returns how many there are at an address.
+    /// Returns the number of half-open connections at an address.
     pub(super) fn len_at(&self, local: SocketAddr) -> usize {
         self.listeners.get(&listener_of(local)).map_or(0, |listener| listener.len)
     }

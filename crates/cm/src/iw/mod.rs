@@ -8,9 +8,9 @@
 //!                      -- first frame -->    Up             in peer-to-peer mode
 //! ```
 //!
-//! An established connection has given its stream to the queue pair, and is told when the stream ends. In
-//! peer-to-peer mode the initiator's first frame, ready-to-receive, is sent and received here. So
-//! either program may send first, and the responder's cannot send before the initiator can receive.
+//! An established connection has handed its stream over to the queue pair. The driver reports when the stream ends. In peer-to-peer mode
+//! the initiator's first frame, ready-to-receive, is sent and received here. So either program may send first, and the responder's cannot
+//! send before the initiator can receive.
 //!
 //! | file | contents |
 //! |---|---|
@@ -50,7 +50,7 @@ use crate::error::errno;
 use crate::sink::{IdHandle, Sink};
 use crate::timers::Timers;
 
-/// All iWARP connections.
+/// The iWARP connections of a host.
 #[derive(Debug)]
 pub(crate) struct Streams {
     pub(crate) config: Config,
@@ -66,7 +66,7 @@ pub(crate) struct Streams {
     /// Requests that wait for a listener with room, in order of arrival, and their number per address.
     queue: VecDeque<StreamId>,
     queue_lengths: BTreeMap<SocketAddr, usize>,
-    /// Whether there may be room for one of them.
+    /// Whether a listener may have room for a queued request.
     room: bool,
     last: u64,
 }
@@ -102,6 +102,7 @@ impl Streams {
     pub(crate) fn len(&self) -> usize {
         self.conns.len()
     }
+    /// Returns the number of pending deadlines.
     pub(crate) fn deadlines(&self) -> usize {
         self.timers.len()
     }
@@ -188,7 +189,7 @@ impl Streams {
         sink.stream(StreamWish::Send { stream, bytes });
     }
 
-    /// Handles received bytes. Those beyond what [`Conn::wants`] says are dropped.
+    /// Handles received bytes. Bytes beyond the number that [`Conn::wants`] returns are dropped.
     pub(crate) fn handle_data(
         &mut self,
         stream: StreamId,

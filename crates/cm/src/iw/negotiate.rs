@@ -18,7 +18,7 @@ use super::{Config, Markers, Revision};
 /// A program's requirements for a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wishes {
-    /// For the initiator only: the responder does what it is asked for.
+    /// Whether the connection is to be peer-to-peer. Only the initiator chooses; the responder accepts its choice.
     pub(crate) peer_to_peer: bool,
     /// RDMA Reads and atomics that this end has outstanding.
     pub(crate) ord: u16,
@@ -38,10 +38,10 @@ pub(crate) struct Asked {
 /// The reason why a request is refused without reaching a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadRequest {
-    /// It is no request, or of an unsupported revision. The stream is reset, which makes newer
-    /// implementations try an older revision.
+    /// The frame is no request, or has an unsupported revision. The stream is reset, which makes
+    /// newer implementations try an older revision.
     Reset,
-    /// It asks for something unsupported: a reply refuses it.
+    /// The request requires something unsupported: a reply refuses it.
     Refuse(Asked),
 }
 
@@ -50,11 +50,11 @@ pub(crate) enum BadRequest {
 pub(crate) enum BadReply {
     /// The peer refused.
     Rejected,
-    /// It is no reply, or is invalid as one: MPA error code 4.
+    /// The frame is no reply, or an invalid one: MPA error code 4.
     Invalid,
-    /// The peer wants more RDMA Reads than this end serves, or serves none where one is needed: 6.
+    /// The peer wants more RDMA Reads than this end serves, or serves none where one is needed: MPA error code 6.
     InsufficientIrd,
-    /// It chose a first frame that was not offered, or none: 7.
+    /// The peer chose a first frame that was not offered, or none: MPA error code 7.
     NoMatchingRtr,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn request<'a>(
     Startup { kind: Kind::Request, flags, revision: revision.number(), enhanced, private_data }
 }
 
-/// Checks whether this end can do what a request asks for.
+/// Checks whether this end supports what a request requires.
 pub(crate) fn check_request(config: &Config, request: &Startup<'_>) -> Result<Asked, BadRequest> {
     if request.kind != Kind::Request || !(1..=2).contains(&request.revision) {
         return Err(BadRequest::Reset);
@@ -102,8 +102,8 @@ impl Asked {
         self.enhanced.is_some_and(|e| e.peer_to_peer)
     }
 
-    /// Returns the first frame that the responder chooses from those that the initiator offers. One that offers none
-    /// is told to send a Write, as the kernel's siw does.
+    /// Returns the first frame that the responder chooses from those that the initiator offers. For one that offers
+    /// none the choice is a Write, as in the kernel's siw.
     fn rtr(&self) -> Option<Rtr> {
         let offered = self.enhanced.filter(|e| e.peer_to_peer)?;
         Some(match offered {

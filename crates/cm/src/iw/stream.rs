@@ -12,8 +12,8 @@ use crate::sink::IdHandle;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// A TCP operation for the driver. It must keep the order of those on one stream, and the events
-/// that a program gets must not overtake them.
+/// A TCP operation for the driver. The driver must keep the order of the operations on one stream,
+/// and must not deliver an event ahead of an earlier operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamWish {
     /// Close the listening sockets of this id, which no longer listens.
@@ -35,7 +35,7 @@ pub enum StreamWish {
     Send {
         /// The stream.
         stream: StreamId,
-        /// At most some hundred bytes.
+        /// The bytes, at most some hundred.
         bytes: Vec<u8>,
     },
     /// Send the waiting bytes, and end the stream in order.

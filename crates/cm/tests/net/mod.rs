@@ -17,14 +17,21 @@ use rdmux_wire::{Gid, Guid, Mtu, Qpn};
 /// The output of a manager.
 #[derive(Default)]
 pub struct Out {
+    /// Datagrams sent, with their paths.
     pub mads: VecDeque<(MadPath, [u8; 256])>,
+    /// Events, with the channel of each.
     pub events: VecDeque<(ChannelId, Event)>,
+    /// Address queries not yet answered.
     pub queries: VecDeque<(IdHandle, RouteQuery)>,
+    /// Path queries not yet answered.
     pub paths: VecDeque<(IdHandle, PathQuery)>,
     /// Path queries that were cancelled.
     pub cancelled: Vec<(IdHandle, u32)>,
+    /// Multicast joins requested.
     pub joins: Vec<(IdHandle, JoinQuery)>,
+    /// Multicast leaves requested.
     pub leaves: Vec<(IdHandle, JoinQuery)>,
+    /// TCP operations requested.
     pub streams: VecDeque<StreamWish>,
 }
 
@@ -57,8 +64,11 @@ impl Sink for Out {
 
 /// A host with its manager.
 pub struct Host {
+    /// The manager of the host's ids.
     pub cm: Manager,
+    /// The manager's output that the network has not processed yet.
     pub out: Out,
+    /// The host's first address.
     pub ip: IpAddr,
     /// A second address of the same device, if it has two.
     pub other_ip: Option<IpAddr>,
@@ -116,17 +126,24 @@ pub type Filter = Box<dyn FnMut(&Message) -> bool>;
 
 /// Hosts and the network that connects them.
 pub struct Net {
+    /// The hosts.
     pub hosts: Vec<Host>,
+    /// The network's clock.
     pub now: Time,
     /// The names of all messages sent.
     pub log: Vec<&'static str>,
+    /// Decides which messages arrive; those for which it returns false are lost.
     pub filter: Filter,
 }
 
+/// The event channel of listeners.
 pub const SERVER: ChannelId = ChannelId(1);
+/// The event channel of connecting ids.
 pub const CLIENT: ChannelId = ChannelId(2);
+/// One second.
 pub const SECOND: Duration = Duration::from_secs(1);
 
+/// Returns the `n`th host's RoCE address.
 pub fn local_address(ip: IpAddr, n: u64) -> LocalAddress {
     let node_guid = Guid(0x5254_00ff_fe47_0000 + n);
     let address = LocalAddress::over_ip(ip, (0, TransportType::Ib), node_guid, Mtu::M1024);
@@ -139,6 +156,7 @@ impl Net {
         Self::with(count, Config::default())
     }
 
+    /// Creates hosts 10.0.0.1, 10.0.0.2 and so on with this configuration.
     pub fn with(count: u8, config: Config) -> Self {
         Self::of(count, config, |n| IpAddr::from([10, 0, 0, n]))
     }
@@ -273,6 +291,7 @@ impl Net {
         self.run_until_idle();
     }
 
+    /// Returns the address of a port of a host.
     pub fn addr(&self, host: usize, port: u16) -> SocketAddr {
         SocketAddr::new(self.hosts[host].ip, port)
     }
@@ -329,6 +348,7 @@ impl Net {
         (active, passive)
     }
 
+    /// Destroys an id. Returns the number of its events.
     pub fn destroy(&mut self, host: usize, id: IdHandle) -> u32 {
         let now = self.now;
         let h = &mut self.hosts[host];
@@ -350,6 +370,7 @@ impl Net {
     }
 }
 
+/// Returns the port space of a type of queue pair.
 pub fn space(qp_type: QpType) -> PortSpace {
     match qp_type {
         QpType::Ud => PortSpace::Udp,
@@ -358,6 +379,7 @@ pub fn space(qp_type: QpType) -> PortSpace {
     }
 }
 
+/// Returns connection parameters for this queue pair.
 pub fn param(qpn: u32) -> ConnParam {
     ConnParam {
         private_data: vec![1, 2, 3],

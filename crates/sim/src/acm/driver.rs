@@ -24,9 +24,9 @@ pub(super) enum Want {
 #[derive(Debug, Default)]
 pub(super) struct Driver {
     pub(super) wants: Vec<Want>,
-    /// What programs read without a request.
+    /// The paths that programs read without a request.
     pub(super) published: BTreeMap<Address, (PathRecord, Time)>,
-    /// How many more datagrams fit the send queue.
+    /// The number of further datagrams that fit into the send queue.
     pub(super) room: u32,
     pub(super) was_full: bool,
 }

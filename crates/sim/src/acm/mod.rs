@@ -49,7 +49,7 @@ pub struct AcmScenario {
     pub cuts: u32,
     /// How often a host claims an address of another one.
     pub lies: u32,
-    /// How often a service is told to flush, or its port gets another subnet manager, or the port goes down and up.
+    /// How often a service receives a flush command, or its port gets another subnet manager, or the port goes down and up.
     pub events: u32,
     /// The longest delay of administration.
     pub think: Duration,
@@ -232,7 +232,7 @@ pub struct AcmFailure {
     pub seed: u64,
     /// The virtual time of the failure.
     pub at: Time,
-    /// What was wrong.
+    /// The invariant that was violated, in words.
     pub what: String,
     /// The scenario of the seed.
     pub scenario: AcmScenario,

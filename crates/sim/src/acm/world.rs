@@ -24,6 +24,7 @@ const EVENTS: u64 = 2_000_000;
 const PORT: PortId = PortId(0);
 const EP: EndpointId = EndpointId(0);
 
+/// An event of the agenda.
 pub(super) enum Event {
     Wake(usize),
     Arrive { to: usize, from: Peer, bytes: Box<[u8; 256]> },
@@ -43,6 +44,7 @@ pub(super) enum Event {
     Up(usize),
 }
 
+/// A host with its ACM service.
 pub(super) struct Host {
     pub(super) machine: Machine,
     pub(super) driver: Driver,
@@ -68,6 +70,7 @@ struct Open {
     was_held: bool,
 }
 
+/// All hosts, the network between them, and administration.
 pub(super) struct World {
     pub(super) scenario: AcmScenario,
     pub(super) agenda: Agenda<Event>,
@@ -127,7 +130,7 @@ impl World {
             self.oracle.renumbered(now, self.hosts[n].gid, self.hosts[n].lid);
             self.tell_port(n);
             self.tell_endpoint(n);
-            // Its requests are executed when the clock runs.
+            // The host's requests are executed when the clock runs.
             self.agenda.after(Duration::ZERO, Event::Room(n));
         }
         let scenario = &self.scenario;
@@ -480,7 +483,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets a program read what is published.
+    /// Lets a program read the published paths.
     fn read(&mut self) -> Result<(), String> {
         let (n, dest) = (self.any_host(), self.any_address());
         let now = self.agenda.now();

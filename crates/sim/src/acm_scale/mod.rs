@@ -11,7 +11,7 @@
 //! Receivers have [`recv_depth`](rdmux_acm::Options::recv_depth) buffers, free one per [`Setup::service_time`], and stop for
 //! [`Setup::stall`] from time to time as processes do. Subnet administration answers joins one by one. An unanswered join is
 //! retransmitted as by the management interface. A crowd's joins are lost together with those of its sampled endpoint. A
-//! client whose request fails asks again after a pause.
+//! client whose request fails repeats it after a pause.
 
 mod administration;
 mod crowd;
@@ -33,7 +33,7 @@ use self::world::World;
 pub struct Setup {
     /// The number of endpoints, 2 to 65,536.
     pub endpoints: u32,
-    /// How many of them are simulated, at most all.
+    /// The number of endpoints that are simulated, at most all.
     pub sample: u32,
     /// Lost deliveries per million.
     pub loss_ppm: u32,

@@ -105,10 +105,10 @@ pub(super) struct Node {
     pub(super) overflows: u64,
     /// The most buffers in use.
     pub(super) most_buffers: u64,
-    /// When each buffer in use is freed.
+    /// The time at which each buffer in use is freed.
     buffers: VecDeque<Time>,
     next_stall: Time,
-    /// How many destinations its client has requested and resolved.
+    /// The number of destinations that the node's client has requested, and the number that it has resolved.
     asked: u32,
     pub(super) resolved: u32,
     /// Failed requests of its client, each of which is repeated.

@@ -12,9 +12,9 @@ use super::world::START;
 /// The counters of the world.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// When the last endpoint had joined its groups.
+    /// The time at which the last endpoint had joined its groups.
     pub(super) joined: Time,
-    /// When the last pair was resolved.
+    /// The time at which the last pair was resolved.
     pub(super) end: Time,
     pub(super) cpu: Duration,
     pub(super) warm_cpu: Duration,
@@ -25,7 +25,7 @@ pub(super) struct Counts {
     pub(super) resolved: u64,
     pub(super) warm: u64,
     pub(super) warm_requests: u64,
-    /// Whether a client has got an answer.
+    /// Whether a client has received an answer.
     pub(super) is_news: bool,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Counts {
 pub struct Outcome {
     /// The number of endpoints.
     pub endpoints: u32,
-    /// How many of them were simulated.
+    /// The number of endpoints that were simulated.
     pub sample: u32,
     /// Lost deliveries per million.
     pub loss_ppm: u32,

@@ -16,8 +16,8 @@ use super::node::{ENDPOINT, Node, address_of, endpoint_at, endpoint_of, peer_of}
 use super::outcome::{Counts, Outcome};
 use crate::agenda::Agenda;
 
-/// When all endpoints start. An endpoint listens before its first request only after a pause, and machines do not start at
-/// time zero.
+/// The time at which all endpoints start. An endpoint listens before its first request only after a pause, and machines do
+/// not start at time zero.
 pub(super) const START: Time = Time(1_000_000_000);
 
 /// The transit time of a datagram.
@@ -34,6 +34,7 @@ const LONGEST_GAP: Duration = Duration::from_millis(100);
 /// at once.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
+/// An event of the agenda.
 #[derive(Debug)]
 enum Event {
     /// A node's timer expires.

@@ -40,7 +40,7 @@ pub(super) struct Life {
     pub(super) ended_here: bool,
     /// Whether the id is destroyed.
     pub(super) destroyed: bool,
-    /// Whether it rejected its peer with a redirection.
+    /// Whether the id rejected its peer with a redirection.
     pub(super) redirected: bool,
     /// Unanswered LAPs that it sent.
     pub(super) laps: u32,
@@ -77,11 +77,12 @@ impl Life {
         }
     }
 
+    /// Returns whether an event of this kind was reported.
     pub(super) fn has(&self, kind: EventKind) -> bool {
         self.got.contains_key(&kind)
     }
 
-    /// Returns whether it was told that the connection is over.
+    /// Returns whether an event has reported that the connection is over.
     pub(super) fn told_over(&self) -> bool {
         [EventKind::Rejected, EventKind::Unreachable, EventKind::Disconnected]
             .iter()
@@ -98,7 +99,7 @@ impl Life {
         (self.established || self.has(EventKind::Established)) && !self.over()
     }
 
-    /// Returns whether it gave up because no answer arrived. A refused lookup is reported by the same event.
+    /// Returns whether the id gave up because no answer arrived. A refused lookup is reported by the same event.
     pub(super) fn gave_up(&self) -> bool {
         self.gave_up
     }

@@ -26,7 +26,7 @@ pub(super) enum Word {
     AskForTime,
     Redirect,
     Load,
-    /// Whether it accepts the path.
+    /// Answers a LAP, and accepts its path or not.
     Answer(bool),
     Migrated,
 }
@@ -131,7 +131,7 @@ impl World {
             return Err(format!("{key:?} outlives its node"));
         }
         match word {
-            // What could survive uses the remaining rail.
+            // Connections that could survive use the remaining rail.
             Word::Migrated if self.words.rails.has_failed() => return Ok(()),
             Word::Migrated if role == Role::Active => {
                 self.both_migrate(key);

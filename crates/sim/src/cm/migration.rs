@@ -29,7 +29,7 @@ pub(super) struct Ways {
     pub(super) alternate: Option<Way>,
     /// The path of an unanswered LAP.
     pub(super) offered: Option<Way>,
-    /// Whether the queue pair has migrated and the program has not yet told the manager.
+    /// Whether the queue pair has migrated and the program has not yet notified the manager.
     pub(super) unsaid: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Rails {
     dead: Option<u8>,
     /// The tokens of connections that continue on the other rail.
     saved: BTreeSet<u64>,
-    /// Until when a message must not be retransmitted, by sender, communication ID and transaction.
+    /// The time until which a message must not be retransmitted, by sender, communication ID and transaction.
     quiet: BTreeMap<(NodeId, u32, u64), Time>,
 }
 
@@ -69,10 +69,12 @@ impl Rails {
         self.dead.is_some() && !self.saved.contains(&token)
     }
 
+    /// Returns whether a rail has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.dead.is_some()
     }
 
+    /// Returns whether the rail of an address works.
     pub(super) fn is_alive(&self, gid: Gid) -> bool {
         self.dead != Some(rail(gid))
     }
@@ -111,8 +113,8 @@ impl Words {
 }
 
 impl World {
-    /// Migrates both queue pairs of a connection, if both ends know the path. The end that connected tells its manager at
-    /// once, the other one at once or later, but before it answers a further LAP. Returns false if they have not migrated.
+    /// Migrates both queue pairs of a connection, if both ends know the path. The end that connected notifies its manager at once, the
+    /// other one at once or later, but before it answers a further LAP. Returns false if they have not migrated.
     pub(super) fn both_migrate(&mut self, key: Key) -> bool {
         let Some((peer, true)) = self.peer_of(key) else { return false };
         let has_path = self.lives.get(&key).is_some_and(|l| l.ways.alternate.is_some());

@@ -21,7 +21,7 @@ pub struct PathOdds {
     pub late: f64,
     /// Answered with an error, possibly late.
     pub failing: f64,
-    /// Not answered.
+    /// The probability that a query is not answered.
     pub silent: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The behaviour of programs: mostly what they should do, after a delay, and sometimes anything.
+//! The behaviour of programs: mostly correct actions, after a delay, and sometimes arbitrary ones.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -79,7 +79,7 @@ const DEEDS: [Deed; 7] = [
 ];
 
 impl Role {
-    /// Returns whether it is a side of a connection.
+    /// Returns whether the role is a side of a connection.
     pub(super) fn connects(self) -> bool {
         matches!(self, Self::Active | Self::Passive)
     }
@@ -162,6 +162,7 @@ impl World {
         self.agenda.after(delay + linger, Happening::Thinks(Thought::Do(key, deed)));
     }
 
+    /// Executes a scheduled action of a program.
     pub(super) fn thinks(&mut self, thought: Thought) -> Result<(), String> {
         match thought {
             Thought::Start { from, to, wish } => self.start(from, to, wish),
@@ -340,6 +341,7 @@ impl World {
         self.later_by(key, deed, linger);
     }
 
+    /// Resolves the route of an id.
     pub(super) fn resolve_route(&mut self, at: NodeId, id: IdHandle) -> Result<(), String> {
         let now = self.agenda.now();
         let node = &mut self.nodes[at];
@@ -360,12 +362,12 @@ impl World {
         // A redirected request may arrive again at the first server before the refusal reaches the client.
         let elsewhere = self.lives.values().any(|l| l.token == token && l.redirected);
         let again = self.lives.values().any(|l| l.token == token && l.role == role && !l.over());
-        // The client has cancelled its request. The server learns that the first one is over when it answers it.
+        // The client has cancelled its request. The server is notified that the first request is over when it answers it.
         let asks = |l: &Life| l.token == token && l.role == Role::Active && !l.over();
         let taken_back = !datagram && !self.lives.values().any(asks);
         let again = again && !elsewhere && !taken_back;
-        // A client whose stream was reset tries again. The server learns that the first request is dead when it answers it.
-        // An answer to a lookup is cached for eight retransmissions, and a partitioned network may lose that many.
+        // A client whose stream was reset tries again. The server is notified that the first request is dead when it answers it. An answer
+        // to a lookup is cached for eight retransmissions, and a partitioned network may lose that many.
         let forgotten = datagram && self.scenario.cuts > 0;
         if again && !forgotten && !(iwarp && self.scenario.resets > 0) {
             return Err(format!("{key:?}: request {token} came again"));

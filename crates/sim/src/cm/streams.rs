@@ -20,7 +20,7 @@ struct End {
     /// The life of the node that it belongs to.
     life: u32,
     of: Of,
-    /// When the last event sent to it arrives: nothing overtakes.
+    /// The time at which the last event sent to this end arrives: nothing overtakes.
     last: Time,
 }
 

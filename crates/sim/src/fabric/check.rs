@@ -19,6 +19,7 @@ const TRIES: u32 = 8;
 const BY_CHANCE: usize = 4;
 
 impl World {
+    /// Checks a completion of an end's send queue.
     pub(super) fn send_completed(&mut self, id: usize, wc: &Completion) -> Result<(), String> {
         self.stats.completions += 1;
         self.trace(format_args!("ep {id} completes {:x} {:?}", wc.wr_id, wc.status));
@@ -111,7 +112,7 @@ impl World {
                 let bytes = self.hosts[peer].process.memory.deregister(&mr);
                 ensure!(bytes == pattern(op, len), "ep {id}: WRITE {op} wrote other bytes");
             }
-            // It may be written later, or in part, or not at all.
+            // An unreliable WRITE may be written later, or in part, or not at all.
             Kind::Write(mr) | Kind::WriteImm(mr) => self.ends[id].debris.push((op, peer, mr)),
             Kind::Read(mr) => {
                 let got = self.gathered(id, record)?;
@@ -134,6 +135,7 @@ impl World {
         memory.gather(&record.sges, 0, record.len).map_err(|error| format!("ep {id}: {error}"))
     }
 
+    /// Checks a completion of an end's receive queue.
     pub(super) fn receive_completed(&mut self, id: usize, wc: &Completion) -> Result<(), String> {
         self.stats.completions += 1;
         let record = self.ends[id].recvs.pop_front().filter(|r| r.wr_id == wc.wr_id);

@@ -44,13 +44,13 @@ pub(super) struct End {
     pub(super) debris: Vec<(u64, usize, Mr)>,
     /// Local memory of failed sends.
     pub(super) litter: Vec<Mr>,
-    /// When the fabric dropped packets of this end or for it.
+    /// The times at which the fabric dropped packets of this end or for it.
     pub(super) losses: VecDeque<Time>,
     /// Whether a send has failed.
     pub(super) failed: bool,
-    /// Whether it is being closed.
+    /// Whether the queue pair is being closed.
     pub(super) closing: bool,
-    /// Whether it is closed.
+    /// Whether the queue pair is closed.
     pub(super) closed: bool,
     pub(super) awake: bool,
     pub(super) posting: bool,
@@ -126,15 +126,15 @@ pub(super) struct Datagram {
     pub(super) to: Target,
     pub(super) len: u32,
     pub(super) imm: Option<[u8; 4]>,
-    /// Whether it has the receivers' Q_Key.
+    /// Whether the datagram has the receivers' Q_Key.
     pub(super) has_key: bool,
     /// The headers with which it was sent, once it was.
     pub(super) sent: Option<SentAs>,
-    /// How often each queue pair received it.
+    /// How often each queue pair received the datagram.
     pub(super) came: Vec<(usize, usize)>,
 }
 
-/// The headers that a datagram was sent with, and the hosts to which copies went.
+/// The headers with which a datagram was sent, and the hosts to which copies were sent.
 #[derive(Clone, Debug)]
 pub(super) struct SentAs {
     pub(super) slid: Lid,

@@ -28,6 +28,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// Takes the packets that were sent.
     pub(super) fn take(&self) -> Vec<(SocketAddr, Vec<u8>)> {
         self.sent.take()
     }
@@ -66,7 +67,7 @@ pub(super) struct Host {
     pub(super) port: PortId,
     pub(super) addr: SocketAddr,
     pub(super) wire: BareWire<Outbox>,
-    /// Whether it is attached to the fabric.
+    /// Whether the host is attached to the fabric.
     pub(super) attached: bool,
     pub(super) process: Process,
     /// The existing queue pairs.

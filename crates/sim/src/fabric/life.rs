@@ -202,6 +202,7 @@ impl World {
         }
     }
 
+    /// Handles the timer event of an end.
     pub(super) fn timer(&mut self, id: usize) -> Result<(), String> {
         let now = self.agenda.now();
         if self.ends[id].timer > now {
@@ -217,6 +218,7 @@ impl World {
         Ok(())
     }
 
+    /// Schedules a wake-up of an end, unless one is scheduled.
     pub(super) fn wake_soon(&mut self, id: usize, most_micros: u64) {
         if !self.ends[id].awake {
             self.ends[id].awake = true;
@@ -225,6 +227,7 @@ impl World {
         }
     }
 
+    /// Handles the wake-up of an end: sends its packets, and checks its completions.
     pub(super) fn wake(&mut self, id: usize) -> Result<(), String> {
         if self.ends[id].closed {
             return Ok(());
@@ -266,6 +269,7 @@ impl World {
         end.to_post == 0 && end.sends.is_empty() && !waits
     }
 
+    /// Returns whether the trouble is over and all plans are done.
     pub(super) fn is_finished(&self) -> bool {
         self.calm.is_some()
             && self.pairs.iter().zip(&self.left).all(|(pair, left)| match *pair {
@@ -277,6 +281,7 @@ impl World {
             })
     }
 
+    /// Returns a description of the ends that are not done.
     pub(super) fn unfinished(&self) -> String {
         let waits = |(id, end): (usize, &End)| {
             let busy = !end.closed && !self.is_done(id);
@@ -332,7 +337,7 @@ impl World {
         Ok(())
     }
 
-    /// Closes everything, and checks what is left.
+    /// Closes all queue pairs, and checks that nothing is left.
     pub(super) fn take_down(&mut self) -> Result<(), String> {
         for id in 0..self.ends.len() {
             let (end, peer) = (&self.ends[id], &self.ends[self.ends[id].peer]);
@@ -369,6 +374,7 @@ impl World {
         }
     }
 
+    /// Schedules the next receive of an end.
     pub(super) fn refill(&mut self, id: usize) {
         let most = self.scenario.plans[self.ends[id].plan.0].refill;
         let delay: Duration = most.mul_f64(self.rng.random());

@@ -44,6 +44,7 @@ impl Seat {
     }
 }
 
+/// The output of a manager in one call.
 #[derive(Default)]
 pub(super) struct Out {
     sent: Vec<(UserAddress, Box<Mad>)>,

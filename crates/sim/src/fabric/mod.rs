@@ -69,7 +69,7 @@ pub struct Plan {
     pub sl: u8,
     /// Whether every send is signaled.
     pub signal_all: bool,
-    /// How often its ends reconnect after an error.
+    /// How often the plan's ends reconnect after an error.
     pub lives: u32,
 }
 
@@ -344,7 +344,7 @@ pub struct FabricFailure {
     pub seed: u64,
     /// The virtual time of the failure.
     pub at: Time,
-    /// What was wrong.
+    /// The invariant that was violated, in words.
     pub what: String,
     /// The scenario of the seed.
     pub scenario: FabricScenario,

@@ -25,7 +25,7 @@ use crate::memory::mix;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Due {
     to: SocketAddr,
-    /// From its LRH to its ICRC.
+    /// The packet's bytes, from the LRH to the ICRC.
     bytes: Vec<u8>,
 }
 
@@ -36,6 +36,7 @@ struct Left {
 }
 
 impl World {
+    /// Returns the oracle, which knows the subnet.
     pub(super) fn oracle(&mut self) -> Oracle<'_> {
         let now = self.agenda.now();
         Oracle { subnet: &mut self.subnet, inbox: &mut self.inbox, now }
@@ -350,7 +351,7 @@ fn transport_of(packet: &[u8]) -> usize {
     Lrh::LEN + if has_grh { Grh::LEN } else { 0 }
 }
 
-/// Returns a fingerprint of what a host receives of a packet, LRH to ICRC.
+/// Returns a fingerprint of the bytes of a packet that a host receives, LRH to ICRC.
 fn fingerprint_of(host: usize, packet: &[u8]) -> u64 {
     let lid = |at| Lid(u16::from_be_bytes([packet[at], packet[at + 1]]));
     let at = transport_of(packet);

@@ -26,7 +26,7 @@ pub(super) enum Undo {
     Keys(usize, Vec<rdmux_wire::Pkey>),
     /// A host attaches again.
     Attach(usize),
-    /// A manager comes back.
+    /// A manager restarts.
     Manager(usize),
 }
 
@@ -58,6 +58,7 @@ impl World {
         self.undo_later(Undo::Set { end, attr_id, modifier, attribute: old });
     }
 
+    /// Schedules the end of a change.
     pub(super) fn undo_later(&mut self, undo: Undo) {
         let most = *[1, 10, 100, 1000].choose(&mut self.rng).expect("four");
         let lasts = Duration::from_millis(most).mul_f64(self.rng.random());

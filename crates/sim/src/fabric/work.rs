@@ -33,6 +33,7 @@ struct Draft {
 }
 
 impl World {
+    /// Posts some of the next operations of an end.
     pub(super) fn post_some(&mut self, id: usize) -> Result<(), String> {
         self.ends[id].posting = false;
         let mut posts = !self.ends[id].closed;

@@ -33,6 +33,7 @@ const EVENTS: u64 = 20_000_000;
 const UP: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(400);
 
+/// An event of the agenda.
 #[derive(Debug)]
 pub(super) enum Event {
     /// A manager's datagram is sent.
@@ -78,6 +79,7 @@ impl Sink for Inbox {
     fn port_event(&mut self, _: PortId, _: PortEvent) {}
 }
 
+/// The fabric with its managers, hosts and queue pairs.
 pub(super) struct World {
     pub(super) scenario: FabricScenario,
     pub(super) agenda: Agenda<Event>,
@@ -104,7 +106,7 @@ pub(super) struct World {
     pub(super) sent_to: BTreeSet<u64>,
     pub(super) net: Network,
     pub(super) last_op: u64,
-    /// When the last trouble is over; none before the start.
+    /// The time at which the last trouble is over; none before the start.
     pub(super) calm: Option<Time>,
     pub(super) stats: FabricStats,
     tracing: bool,
@@ -226,6 +228,7 @@ impl World {
         Err(format!("no end after {EVENTS} events: {}", self.unfinished()))
     }
 
+    /// Attaches all hosts to the fabric.
     pub(super) fn attach_all(&mut self) -> Result<(), String> {
         for host in 0..self.hosts.len() {
             self.attach(host)?;
@@ -242,6 +245,7 @@ impl World {
         Ok(())
     }
 
+    /// Handles an event.
     pub(super) fn happen(&mut self, event: Event) -> Result<(), String> {
         let now = self.agenda.now();
         match event {
@@ -303,7 +307,7 @@ impl World {
         Ok(())
     }
 
-    /// Schedules the effects of what has happened.
+    /// Schedules the effects of the last step.
     pub(super) fn settle(&mut self) {
         self.publish();
         for (at, packet) in std::mem::take(&mut self.inbox.packets) {
@@ -327,10 +331,12 @@ impl World {
         }
     }
 
+    /// Draws a duration of at most this many microseconds.
     pub(super) fn micros(&mut self, most: u64) -> Duration {
         Duration::from_nanos(self.rng.random_range(0..=most * 1000))
     }
 
+    /// Prints a line with the virtual time, if tracing is on.
     pub(super) fn trace(&self, what: fmt::Arguments<'_>) {
         if self.tracing {
             eprintln!("{:>12} {what}", self.agenda.now().0);

@@ -24,6 +24,7 @@ const EVENTS: u64 = 1_000_000;
 const PATIENCE: Duration = Duration::from_millis(3000);
 const ENETRESET: i32 = 102;
 
+/// An event of the agenda.
 enum Event {
     Arrive { to: usize, from: usize, bytes: Vec<u8> },
     Wake { host: usize },
@@ -35,6 +36,7 @@ enum Event {
     Forget,
 }
 
+/// A host with its neighbour cache and its group memberships.
 struct Host {
     neighbours: Neighbours,
     memberships: Memberships<u32>,
@@ -121,13 +123,14 @@ fn own_addresses(host: usize) -> [IpAddr; 2] {
     ]
 }
 
+/// All hosts, the subnet between them, and administration.
 pub(super) struct World {
     scenario: IpoibScenario,
     agenda: Agenda<Event>,
     rng: ChaCha8Rng,
     hosts: Vec<Host>,
     owners: BTreeMap<IpAddr, Owners>,
-    /// When each address was last given or taken.
+    /// The time at which each address was last assigned to a host or removed.
     moved: BTreeMap<IpAddr, Time>,
     groups: Groups,
     /// How often administration has forgotten everything.
@@ -540,7 +543,7 @@ impl World {
         members.into_iter().try_for_each(|member| self.leave(host, member))
     }
 
-    /// Checks what a member is told about its request or its membership.
+    /// Checks the result that a member gets for its request, or the loss of its membership.
     fn told(&mut self, host: usize, member: u32, result: Result<McMemberRecord, i32>) -> Checked {
         self.trace(|| format!("host {host}: {member} is told {result:?}"));
         let Host { wishes, members, .. } = &mut self.hosts[host];

@@ -10,6 +10,7 @@ use crate::endpoint::{Kind, SendRecord};
 use crate::memory::pattern;
 
 impl World {
+    /// Checks a completion against the posted requests.
     pub(super) fn completed(
         &mut self,
         id: usize,

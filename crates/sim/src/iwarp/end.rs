@@ -17,7 +17,7 @@ pub(super) struct End {
     pub(super) qp: Qp,
     /// The process: its memory, and its shared receives, free and taken.
     pub(super) process: Process,
-    /// The stream of what it sends.
+    /// The stream of the bytes that the end sends.
     pub(super) pipe: Pipe,
     /// Received bytes that are not consumed.
     pub(super) inbox: Vec<u8>,
@@ -39,12 +39,12 @@ pub(super) struct End {
     pub(super) failed: bool,
     /// Whether a send has failed for a reason of its own: all others are flushed, before it and after it.
     pub(super) blamed: bool,
-    /// Whether its program has disconnected; what it had posted must be executed all the same.
+    /// Whether the end's program has disconnected. Everything that it had posted must be executed all the same.
     pub(super) left: bool,
-    /// Whether it was told that the stream ended, and has closed it.
+    /// Whether the end was notified that the stream ended, and has closed it.
     pub(super) told: bool,
     pub(super) closed: bool,
-    /// Whether it does not read the stream because a message waits for a receive.
+    /// Whether the end does not read the stream because a message waits for a receive.
     pub(super) waits: bool,
     pub(super) awake: bool,
     pub(super) posting: bool,

@@ -465,6 +465,7 @@ impl World {
         Ok(())
     }
 
+    /// Schedules the next receive of an end.
     pub(super) fn refill(&mut self, id: usize) {
         // If messages wait, the program may be late.
         let late = !self.scenario.receive_wait[id].is_zero();

@@ -57,6 +57,7 @@ pub(super) struct Question {
 const QUESTION: u32 = 13;
 
 impl Question {
+    /// Draws a request, and its response.
     pub(super) fn draw(longest: u32, silent: f64, rng: &mut impl Rng) -> Self {
         let kind = Kind::ALL[rng.random_range(0..3)];
         let length = |rng: &mut dyn rand::RngCore| match rng.random_range(0..6) {

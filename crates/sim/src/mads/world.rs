@@ -22,6 +22,7 @@ const EVENTS: u64 = 20_000_000;
 /// How many overheard packets strangers remember.
 const OVERHEARD: usize = 64;
 
+/// An event of the agenda.
 enum Event {
     Arrive { to: usize, packet: MadPacket },
     Wake { node: usize },
@@ -32,6 +33,7 @@ enum Event {
     Stranger,
 }
 
+/// A host with its user MAD device and its programs.
 struct Node {
     umad: Umad,
     wake: Option<Time>,
@@ -88,6 +90,7 @@ fn port(node: usize) -> PortId {
     PortId::new(NodeId(u32::try_from(node).unwrap_or(u32::MAX)), 1)
 }
 
+/// All hosts and the network between them.
 pub(super) struct World {
     scenario: MadScenario,
     addresses: Addresses,

@@ -37,6 +37,7 @@ macro_rules! ensure {
     };
 }
 
+/// An event of the agenda.
 enum Event {
     Wish,
     Send,
@@ -45,7 +46,7 @@ enum Event {
     Forget,
 }
 
-/// What a program knows of one of its groups.
+/// A program's knowledge about one of its groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Waiting,
@@ -53,6 +54,7 @@ enum Known {
     Failed,
 }
 
+/// A program's membership in a group.
 struct Program {
     wish: GroupWish,
     /// The name of the group; for a new group, once joined, its assigned GID.
@@ -62,6 +64,7 @@ struct Program {
     awaited: BTreeSet<u64>,
 }
 
+/// A host with its connection manager and its group memberships.
 struct Host {
     cm: Manager,
     memberships: Memberships<Member>,
@@ -74,6 +77,7 @@ struct Host {
 #[derive(Default)]
 struct Out(VecDeque<Action>);
 
+/// An output of a state machine that is to be executed.
 enum Action {
     Told(CmEvent),
     Join(IdHandle, JoinQuery),
@@ -132,6 +136,7 @@ fn mgid_of(name: GroupAddr) -> Gid {
     }
 }
 
+/// All hosts, their groups, and administration.
 pub(super) struct World {
     scenario: MulticastScenario,
     agenda: Agenda<Event>,
@@ -525,7 +530,7 @@ impl Program {
         }
     }
 
-    /// Returns whether its queue pair is attached to a group.
+    /// Returns whether the program's queue pair is attached to a group.
     fn hears(&self, mgid: Gid) -> bool {
         self.wish.hears() && self.mgid() == Some(mgid)
     }

@@ -140,6 +140,7 @@ impl World {
         Ok(pairs)
     }
 
+    /// Returns whether packets to a LID get from one port to another.
     pub(super) fn reaches(&self, from: PortId, to: PortId, lid: Lid) -> bool {
         let mut at = if from.number == 0 { Some(from) } else { self.far(from) };
         for _ in 0..=self.subnet.node_count() {

@@ -59,7 +59,7 @@ pub(super) struct Liar {
     guid: Guid,
     /// The GUID that it reports for itself and its port.
     says: Guid,
-    /// Whether it ends with the last trouble.
+    /// Whether the lie ends with the last trouble.
     passes: bool,
 }
 
@@ -209,6 +209,7 @@ impl World {
         node == Guid(0) || node == liar.guid || node == liar.says || is_end
     }
 
+    /// Sends a trap of the lying node, and schedules the next one.
     pub(super) fn babble(&mut self) {
         let Some(liar) = &self.liar else { return };
         let node = liar.node;

@@ -42,7 +42,7 @@ pub struct SubnetScenario {
     pub routing: RoutingEngine,
     /// The LMC: each adapter's port gets 2^lmc LIDs.
     pub lmc: u8,
-    /// The number of programs that query administration. Without programs, managers are told the members of groups.
+    /// The number of programs that query administration. Without programs, managers get the members of groups directly.
     pub programs: usize,
     /// The lie of one node, and whether it ends with the last trouble.
     pub lie: Option<(Lie, bool)>,
@@ -123,7 +123,7 @@ pub struct SubnetStats {
     pub reregistrations: u64,
     /// Path records that were compared with the tables.
     pub paths: u64,
-    /// Lies told.
+    /// Lies that were executed.
     pub lies: u64,
     /// Reports that programs read.
     pub reports: u64,
@@ -199,7 +199,7 @@ pub struct SubnetFailure {
     pub seed: u64,
     /// The virtual time of the failure.
     pub at: Time,
-    /// What was wrong.
+    /// The invariant that was violated, in words.
     pub what: String,
     /// The scenario of the seed.
     pub scenario: SubnetScenario,

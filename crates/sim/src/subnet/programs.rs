@@ -20,23 +20,26 @@ use super::device::open_program;
 use super::wishes::{FOR_EVER, Item, LAST, MGIDS, Wish, bytes, is_gone};
 use super::world::{Event, World};
 
-/// More than the round-trip time of a datagram.
+/// A time longer than the round-trip time of a datagram.
 const LATE: Duration = Duration::from_millis(50);
 
+/// The subject of a request: an item to register or unregister, or the path to a port.
 #[derive(Debug)]
 enum Asked {
     Item(Item, bool),
     Path(PortId),
 }
 
+/// The outstanding request of a program.
 struct Pending {
     asked: Asked,
     tid: u32,
     since: Time,
-    /// Whether it was asked to reregister since the request was sent.
+    /// Whether the program was asked to reregister since the request was sent.
     stale: bool,
 }
 
+/// A program that queries administration.
 pub(super) struct Program {
     pub(super) port: PortId,
     pub(super) gid: Gid,
@@ -46,18 +49,19 @@ pub(super) struct Program {
     pub(super) wishes: BTreeMap<Item, Wish>,
     pending: Option<Pending>,
     next_tid: u32,
-    /// Ports to which it queries paths.
+    /// Ports to which the program queries paths.
     questions: VecDeque<PortId>,
     pub(super) paths: Vec<(PortId, Vec<PathRecord>)>,
     /// The traps reported since the last quiet period.
     pub(super) reports: Vec<u16>,
     /// The requests sent since the last sweep was requested.
     pub(super) sent: u64,
-    /// Whether its next step is scheduled.
+    /// Whether the program's next step is scheduled.
     awake: bool,
 }
 
 impl Program {
+    /// Resets the counts of requests and reports.
     pub(super) fn begin_silence(&mut self) {
         self.sent = 0;
         self.reports.clear();
@@ -119,7 +123,7 @@ impl World {
         }
     }
 
-    /// Changes what a program wants.
+    /// Changes the state that a program wants.
     pub(super) fn change_mind(&mut self, index: usize) {
         let item = match self.rng.random_range(0..8) {
             0..=3 => Item::Member(self.rng.random_range(0..LAST)),
@@ -195,7 +199,7 @@ impl World {
         self.wake(index);
     }
 
-    /// Takes the next step towards what a program wants.
+    /// Takes the next step towards the state that a program wants.
     pub(super) fn act(&mut self, index: usize) -> Result<(), String> {
         let now = self.agenda.now();
         let program = &mut self.programs[index];

@@ -114,7 +114,7 @@ impl World {
                 let state = program.states[group];
                 let full = JoinState::FULL_MEMBER | JoinState::SEND_ONLY_FULL_MEMBER;
                 let receives = JoinState::FULL_MEMBER | JoinState::NON_MEMBER;
-                // Members that are not full members are removed with the last full member, without being told.
+                // Members that are not full members are removed with the last full member, without notification.
                 let is_there =
                     groups.get(&wish.mlid).is_some_and(|group| group.contains_key(&program.port));
                 if wish.wanted && (state.intersects(full) || is_there) {

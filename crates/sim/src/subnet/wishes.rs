@@ -32,7 +32,7 @@ pub(super) enum Item {
     Subscription(u16),
 }
 
-/// What a program wants of an item, and what it knows of it.
+/// The state that a program wants for an item, and the state that it knows.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub(super) wanted: bool,
@@ -42,9 +42,9 @@ pub(super) struct Wish {
     pub(super) is_certain: bool,
     /// The lease of a service, in seconds.
     pub(super) lease: u32,
-    /// When the registering request was sent.
+    /// The time at which the registering request was sent.
     pub(super) since: Time,
-    /// Until when the service may exist, by any request.
+    /// The latest time until which the service may exist, by any request.
     pub(super) latest: Time,
     /// The group's LID.
     pub(super) mlid: Lid,

@@ -34,6 +34,7 @@ const SHORT: Duration = Duration::from_secs(10);
 /// The groups of a run without programs.
 pub(super) const GROUPS: [Lid; 3] = [Lid(0xc000), Lid(0xc001), Lid(0xc040)];
 
+/// An event of the agenda.
 pub(super) enum Event {
     Transmit {
         from: PortId,
@@ -83,6 +84,7 @@ pub(super) struct Seat {
     wake: Option<Time>,
 }
 
+/// The output of a manager in one call.
 #[derive(Default)]
 pub(super) struct Out {
     pub(super) sent: Vec<(UserAddress, Box<Mad>)>,
@@ -98,6 +100,7 @@ impl ManagerSink for Out {
     }
 }
 
+/// The datagrams and events that the subnet has delivered to programs.
 #[derive(Default)]
 pub(super) struct Inbox {
     packets: Vec<(PortId, MadPacket)>,
@@ -113,6 +116,7 @@ impl Sink for Inbox {
     }
 }
 
+/// The subnet with its managers and programs.
 pub(super) struct World {
     pub(super) scenario: SubnetScenario,
     pub(super) agenda: Agenda<Event>,
@@ -306,7 +310,7 @@ impl World {
         Ok(())
     }
 
-    /// Schedules the effects of what has happened.
+    /// Schedules the effects of the last step.
     fn settle(&mut self) {
         for (at, packet) in std::mem::take(&mut self.inbox.packets) {
             let is_there = |seat: &Seat| seat.port == at && seat.manager.is_some();

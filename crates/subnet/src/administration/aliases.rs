@@ -1,7 +1,7 @@
-//! GUIDInfoRecord: alias GUIDs that a port requests or gives up (IBTA 15.2.5.18).
+//! GUIDInfoRecord: alias GUIDs that a port requests or releases (IBTA 15.2.5.18).
 //!
 //! The manager writes them to the port after the answer is made: the Set of the port's table is sent first, the answer
-//! second. When a port gives up a GUID, its group memberships with that GUID end.
+//! second. When a port releases a GUID, its group memberships with that GUID end.
 
 use core::iter;
 
@@ -20,6 +20,7 @@ use crate::topology::PortRef;
 /// The first GUID that administration assigns; later ones count up.
 const FIRST_ASSIGNED: u64 = 0x0014_0500_0000_0001;
 
+/// Handles a Set or Delete of GUIDInfoRecord.
 pub(super) fn change(
     state: &mut State,
     cx: &Context<'_>,

@@ -55,7 +55,7 @@ const fn readable(id: u16, read: Read) -> Row {
     Row { id, get, get_table, get_multi: UNSUPPORTED, set: UNSUPPORTED, delete: UNSUPPORTED }
 }
 
-/// All supported attributes. Requests for any other get no answer.
+/// The supported attributes. Requests for any other get no answer.
 const ROWS: &[Row] = &[
     Row {
         id: ClassPortInfo::ATTR_ID,

@@ -12,7 +12,7 @@ pub struct Config {
     /// The longest transit time through the subnet: 4.096 us * 2^code. It is the packet life time of paths.
     pub subnet_timeout: u8,
     /// The size limit of an answer in bytes. A longer one is refused with "no resources". A requester that has received twice
-    /// as many bytes within a second is told "busy".
+    /// as many bytes within a second gets "busy".
     pub table_bytes: usize,
     /// How long to wait for the response to a Report, in milliseconds.
     pub timeout_ms: u32,

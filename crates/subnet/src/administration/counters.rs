@@ -3,15 +3,15 @@
 /// Datagrams and messages, counted by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// All messages that arrived.
+    /// Messages received.
     pub received: u64,
-    /// Answered with status 0.
+    /// Requests answered with status 0.
     pub answered: u64,
-    /// Answered with another status.
+    /// Requests answered with another status.
     pub refused: u64,
-    /// Not answered: the manager is not master, or its first sweep has not ended.
+    /// Requests not answered: the manager is not master, or its first sweep has not ended.
     pub not_master: u64,
-    /// Not answered: malformed, an unknown attribute or method, a wrong key, or a port that the manager does not know.
+    /// Requests not answered: malformed, an unknown attribute or method, a wrong key, or a port that the manager does not know.
     pub ignored: u64,
     /// Answered "busy": the requester has exceeded its quota.
     pub busy: u64,

@@ -154,7 +154,7 @@ impl Administration {
         }
     }
 
-    /// Sets the manager's port once the manager is master and its first sweep has ended; none when it is master no more.
+    /// Sets the manager's port once the manager is master and its first sweep has ended; none when it is no longer master.
     /// Until then no request is answered. Members, services and subscriptions are not inherited: the next master asks ports
     /// to reregister.
     pub fn set_master(&mut self, port: Option<Guid>) {

@@ -19,16 +19,17 @@ const FOR_EVER: u32 = u32::MAX;
 /// The key of a service.
 type Key = (ServiceId, Gid, Pkey);
 
-/// All services.
+/// The registered services.
 #[derive(Debug, Default)]
 pub(super) struct Services {
     by_key: BTreeMap<Key, Service>,
-    /// When leases expire.
+    /// The times at which leases expire.
     ends: BTreeSet<(Time, Key)>,
     /// The number of services of each port.
     by_port: BTreeMap<Guid, usize>,
 }
 
+/// A registered service.
 #[derive(Clone, Debug)]
 struct Service {
     record: ServiceRecord,
@@ -93,6 +94,7 @@ impl Service {
     }
 }
 
+/// Answers a Get or GetTable of ServiceRecord.
 pub(super) fn read(
     view: &View<'_>,
     request: &Request<'_>,
@@ -110,6 +112,7 @@ pub(super) fn read(
     Ok(())
 }
 
+/// Handles a Set of ServiceRecord: registers a service.
 pub(super) fn register(
     state: &mut State,
     cx: &Context<'_>,
@@ -153,6 +156,7 @@ pub(super) fn register(
     table.push(&ServiceRecord { service_pkey, service_key: shown, ..record })
 }
 
+/// Handles a Delete of ServiceRecord: removes a service.
 pub(super) fn unregister(
     state: &mut State,
     cx: &Context<'_>,

@@ -1,6 +1,6 @@
 //! Subscriptions to events (IBTA 13.4.8.3), and Reports of them (IBTA 13.4.8.2).
 //!
-//! A Report is a request: the user MAD device retransmits it until it is answered, and gives up eventually.
+//! A Report is a request: the user MAD device retransmits it until it is answered, and stops eventually.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -31,7 +31,7 @@ const REPORT_TIDS: u32 = 0x1_0000;
 /// Security traps, which only their issuer and trusted clients receive.
 const SECURITY: core::ops::RangeInclusive<u16> = 256..=259;
 
-/// All subscriptions.
+/// The subscriptions and the outstanding Reports.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     by_port: BTreeMap<Guid, Vec<Subscription>>,
@@ -192,6 +192,7 @@ impl Subscriptions {
     }
 }
 
+/// Handles a Set of InformInfo: subscribes or unsubscribes.
 pub(super) fn set(
     state: &mut State,
     cx: &Context<'_>,
@@ -251,6 +252,7 @@ fn names_known_port(cx: &Context<'_>, what: &InformInfo) -> bool {
     first.0 == ANY || first == Lid(0) || cx.model.by_lid(first).is_some()
 }
 
+/// Answers a Get or GetTable of InformInfoRecord.
 pub(super) fn read(
     view: &View<'_>,
     request: &Request<'_>,

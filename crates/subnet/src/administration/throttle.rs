@@ -11,6 +11,7 @@ pub(super) struct Throttle {
     debts: BTreeMap<PortRef, Debt>,
 }
 
+/// The debt of a port in bytes, and the time at which it was computed.
 #[derive(Clone, Copy, Debug)]
 struct Debt {
     bytes: u64,

@@ -44,6 +44,7 @@ impl Manager {
         Some(smp)
     }
 
+    /// Returns the block of GUIDInfo that a port should have.
     pub(super) fn wanted_guids(&self, model: &Model, port: PortRef, block: u8) -> Option<GuidInfo> {
         Some(block_of(model.port(port)?, block))
     }

@@ -48,7 +48,7 @@ impl Series {
     }
 }
 
-/// All series.
+/// The series of traps, by port and trap number.
 #[derive(Debug, Default)]
 pub(super) struct Babble {
     series: BTreeMap<Key, Series>,

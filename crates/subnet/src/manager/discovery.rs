@@ -112,6 +112,7 @@ impl Manager {
         self.ask_aliases(port, guid);
     }
 
+    /// Handles SwitchInfo of a discovered switch.
     pub(super) fn found_switch(&mut self, port: PortRef, smp: &Smp) {
         let Ok(info) = SwitchInfo::parse(&smp.data[..]) else { return };
         let Some(node) = self.found.node_mut(port.node) else { return };
@@ -127,6 +128,7 @@ impl Manager {
         }
     }
 
+    /// Handles the answer to the Set that clears a switch's port state change bit.
     pub(super) fn cleared_change(&mut self, port: PortRef, smp: &Smp) {
         if self.phase != Phase::Discovery {
             // The ports were read before and must be read again.
@@ -157,6 +159,7 @@ impl Manager {
         self.ask_enforced(PortRef { node: index, port: found_by });
     }
 
+    /// Handles PortInfo of a discovered port.
     pub(super) fn found_port(&mut self, place: PortRef, smp: &Smp) {
         let info = PortInfo::from_bytes(&smp.data);
         let Some(node) = self.found.node(place.node) else { return };

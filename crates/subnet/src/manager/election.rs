@@ -140,6 +140,7 @@ impl Manager {
         than.is_none_or(|than| rank(&best.info) > than).then_some(index)
     }
 
+    /// Becomes the master.
     pub(super) fn become_master(&mut self, out: &mut impl ManagerSink) {
         self.fresh = true;
         self.master = None;
@@ -168,6 +169,7 @@ impl Manager {
         self.transmit(now, request, out);
     }
 
+    /// Handles the master's SMInfo, the answer to a poll by this standby.
     pub(super) fn master_answers(&mut self, now: Time, smp: &Smp, out: &mut impl ManagerSink) {
         let info = SmInfo::parse(&smp.data[..]).unwrap_or_default();
         match &mut self.master {

@@ -35,6 +35,7 @@ impl Hops {
         Some(hops)
     }
 
+    /// Returns the egress ports in order.
     pub(super) fn as_slice(&self) -> &[u8] {
         &self.ports[..self.count]
     }
@@ -46,6 +47,7 @@ impl Manager {
         if self.phase == Phase::Discovery { &self.found } else { &self.model }
     }
 
+    /// Returns the model that requests refer to, for changes.
     pub(super) fn working_mut(&mut self) -> &mut Model {
         if self.phase == Phase::Discovery { &mut self.found } else { &mut self.model }
     }

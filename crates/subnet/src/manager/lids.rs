@@ -139,7 +139,7 @@ impl Manager {
         caps.filter(|&cap| cap >= MIN_CAP).min().unwrap_or(END).min(END)
     }
 
-    /// Forgets ports that are gone when there are many, so that changing GUIDs cannot exhaust memory.
+    /// Removes the LIDs of ports that are gone when there are many, so that changing GUIDs cannot exhaust memory.
     fn forget_lids(&mut self) {
         if self.lids.len() > END {
             let model = &self.model;

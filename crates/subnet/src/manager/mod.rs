@@ -16,9 +16,9 @@
 //! for each request. Time and datagrams are arguments, and output goes to a [`ManagerSink`].
 //!
 //! A *heavy sweep* discovers everything by directed routes and configures whatever differs from the target. A *light sweep*
-//! only asks the switches for changes. If there are any, or if a trap reports one, a heavy sweep follows. Nodes that a sweep
-//! cannot reach, or that do not accept their settings, are reported ([`Status`]), and the rest of the subnet is managed
-//! without them.
+//! only queries the switches for changes. If there are any, or if a trap reports one, a heavy sweep follows. Nodes that a
+//! sweep cannot reach, or that do not accept their settings, are reported ([`Status`]), and the rest of the subnet is
+//! managed without them.
 
 mod aliases;
 mod babble;
@@ -101,7 +101,7 @@ pub struct Manager {
     doubt: Doubt,
     /// Repeated traps of link errors.
     babble: Babble,
-    /// Nodes whose traps ask for sweeps.
+    /// Nodes whose traps request sweeps.
     pauses: Pauses,
     /// The switches and cables for which the tables in the model were computed.
     graph: Graph,
@@ -137,7 +137,7 @@ pub struct Manager {
     stale: bool,
     /// This sweep has found changes of nodes, cables or LIDs.
     changed: bool,
-    /// When the next heavy and the next light sweep are due.
+    /// The times at which the next heavy and the next light sweep are due.
     heavy_due: Option<Time>,
     light_due: Option<Time>,
     /// Pause after a heavy sweep, as long as the sweep took, so that a flapping link does not occupy the manager completely.
@@ -287,7 +287,7 @@ impl Manager {
         due.into_iter().flatten().min()
     }
 
-    /// Does what is due: retransmits, begins a sweep, and computes routes in slices.
+    /// Handles expired timers: retransmits, begins a sweep, and computes routes in slices.
     pub fn handle_timeout(&mut self, now: Time, out: &mut impl ManagerSink) {
         let again = now.after(self.config.timeout);
         while let Some(overdue) = self.requests.overdue(now, again) {

@@ -26,13 +26,13 @@ const QUIET: Duration = Duration::from_secs(60);
 /// The state of a node whose traps request sweeps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pause {
-    /// When it made its last request.
+    /// The time of the node's last request.
     asked: Time,
-    /// Whether it still waits for a sweep.
+    /// Whether the node still waits for a sweep.
     waits: bool,
-    /// Whether the present sweep serves its request.
+    /// Whether the present sweep serves the node's request.
     served: bool,
-    /// The number of sweeps that it has caused.
+    /// The number of sweeps that the node has caused.
     sweeps: u32,
     /// The end of its pause.
     until: Time,

@@ -56,7 +56,7 @@ fn guarded(model: &Model, port: PortRef) -> Option<PortRef> {
 
 /// Arranges the keys of `wanted` in a table that has room for all of them. The first is at index 0. The others stay where
 /// `known` has them or another membership of their partition, so that queue pairs keep their partition. New keys are
-/// appended, since a freed index may still be in use; they fill gaps only when there is no room behind.
+/// appended, since a freed index may still be in use; they fill gaps only when there is no room at the end.
 fn arrange(known: &[Pkey], wanted: Vec<Pkey>, capacity: usize) -> Vec<Pkey> {
     let Some(&first) = wanted.first().filter(|_| *known != *wanted) else { return wanted };
     let base = |key: Pkey| key.0 & 0x7fff;

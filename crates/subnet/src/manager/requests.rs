@@ -128,11 +128,11 @@ pub(super) struct Pending {
 pub(super) enum Overdue {
     /// Retransmit it.
     Again(Pending),
-    /// It has failed: no retransmissions remain.
+    /// The request has failed: no retransmissions remain.
     Failed(Request),
 }
 
-/// All requests in flight. The lower half of a transaction ID has the slot of its request.
+/// The requests in flight. The lower half of a transaction ID has the slot of its request.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     slots: Vec<Option<Pending>>,

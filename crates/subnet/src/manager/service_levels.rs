@@ -114,6 +114,7 @@ impl Manager {
         }
     }
 
+    /// Records a block of a port's arbitration table.
     pub(super) fn know_arbitration(&mut self, place: PortRef, block: u8, smp: &Smp) {
         let Some(port) = self.working_mut().port_mut(place) else { return };
         port.vl_arbitration.resize(ARBITRATION_BLOCKS.into(), VlArbitration::default());

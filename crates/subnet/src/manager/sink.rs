@@ -24,9 +24,9 @@ pub trait ManagerSink {
 pub enum Event {
     /// The manager has changed its state.
     State(SmState),
-    /// A port has come into service, by its GUID (trap 64).
+    /// A port is now in service, by its GUID (trap 64).
     PortAppeared(Guid),
-    /// A port has gone out of service, by its GUID (trap 65).
+    /// A port is now out of service, by its GUID (trap 65).
     PortGone(Guid),
     /// The nodes, cables or LIDs of the model have changed.
     ModelChanged,

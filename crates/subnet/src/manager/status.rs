@@ -34,7 +34,7 @@ pub struct Status {
 /// The result of a heavy sweep of the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// When the sweep ended.
+    /// The time at which the sweep ended.
     pub ended: Time,
     /// How long the sweep took.
     pub took: Duration,
@@ -133,6 +133,7 @@ impl Tally {
         Self { started, ..Self::default() }
     }
 
+    /// Counts a problem, and keeps it if there is room.
     pub(super) fn add(&mut self, what: ProblemKind, node: Guid, port: u8) {
         self.count += 1;
         if self.problems.len() < MAX_PROBLEMS {

@@ -20,7 +20,7 @@ use crate::topology::PortRef;
 /// The present activity of a manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing.
+    /// No sweep is under way.
     Idle,
     /// Finds nodes and cables.
     Discovery,
@@ -52,6 +52,7 @@ impl Manager {
             && matches!(self.state, SmState::MASTER | SmState::DISCOVERING)
     }
 
+    /// Begins a heavy sweep, and abandons the present one.
     pub(super) fn begin_heavy(&mut self, now: Time, out: &mut impl ManagerSink) {
         self.abandon();
         (self.heavy_due, self.light_due) = (None, None);
@@ -66,7 +67,7 @@ impl Manager {
         self.proceed(now, out);
     }
 
-    /// Starts a light sweep: asks all switches for port state changes, and checks what else may have changed.
+    /// Starts a light sweep: queries all switches for port state changes, and checks what else may have changed.
     pub(super) fn begin_light(&mut self, now: Time) {
         self.light_due = None;
         self.act_count = self.act_count.wrapping_add(1);
@@ -108,7 +109,7 @@ impl Manager {
         true
     }
 
-    /// Enters the next phase, when everything of this one is answered. Returns false if nothing is to be sent now.
+    /// Enters the next phase when all requests of this one are answered. Returns false if nothing is to be sent now.
     pub(super) fn next_phase(&mut self, now: Time, out: &mut impl ManagerSink) -> bool {
         let next = match self.phase {
             Phase::Idle => return false,
@@ -358,7 +359,7 @@ impl Manager {
         }
     }
 
-    /// Notes that a port does not have what was set, so that it is set again.
+    /// Records that a port does not have the values that were set, so that they are set again.
     fn undo(&mut self, request: Request) {
         if let What::SlToVl(input) = request.what {
             self.forget_sl_to_vl(request.port, input);

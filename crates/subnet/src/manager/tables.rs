@@ -41,12 +41,14 @@ impl Dirty {
         Self { linear: [u64::MAX; 12], multicast: BTreeSet::new(), multicast_known: 0 }
     }
 
+    /// Marks a block of the linear forwarding table as dirty.
     pub(super) fn mark_linear(&mut self, block: u16) {
         if let Some(word) = self.linear.get_mut(usize::from(block / 64)) {
             *word |= 1 << (block % 64);
         }
     }
 
+    /// Marks a block of the multicast forwarding table as dirty.
     pub(super) fn mark_multicast(&mut self, position: u8, block: u16) {
         self.multicast.insert((position, block));
     }

@@ -37,12 +37,13 @@ pub(super) struct Placed {
 /// A tree. Switches that are not connected to its root are roots as well.
 #[derive(Debug)]
 pub(super) struct Tree {
-    /// By switch: the link to the switch above; none at a root.
+    /// The link to the switch above, by switch; none at a root.
     links: Vec<Option<Link>>,
-    /// By switch: the distance from the root in links.
+    /// The distance from the root in links, by switch.
     depth: Vec<u32>,
 }
 
+/// The cable from a switch to the switch above it in a tree.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     above: usize,
@@ -78,6 +79,7 @@ impl Trees {
         self.placed.clear();
     }
 
+    /// Computes the trees of a subnet, unless that was done already.
     pub(super) fn make(&mut self, graph: &Graph) {
         if !self.trees.is_empty() || graph.len() == 0 {
             return;

@@ -41,7 +41,7 @@ pub const MAX_GROUPS: usize = 0x3ffe;
 /// Link-local scope (RFC 4291, section 2.7), the default scope of groups.
 const LINK_LOCAL: u8 = 2;
 
-/// All partitions of a subnet.
+/// The partitions of a subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partitions {
     /// Partitions by P_Key without the membership bit.
@@ -99,11 +99,11 @@ pub struct PartitionGroup {
 /// A port's membership in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Membership {
-    /// Communicates with full members only.
+    /// A limited member, which communicates with full members only.
     Limited,
-    /// Communicates with all members.
+    /// A full member, which communicates with all members.
     Full,
-    /// Has both keys.
+    /// A member with both keys, the limited and the full one.
     Both,
 }
 
@@ -122,7 +122,7 @@ pub struct EndPort {
     pub guid: Guid,
     /// The type of its node.
     pub kind: NodeType,
-    /// Whether the subnet manager is on it.
+    /// Whether the subnet manager is on the port.
     pub is_manager: bool,
 }
 

@@ -151,6 +151,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Partitions, ParseError> {
     Ok(parser.partitions)
 }
 
+/// The state of parsing a file.
 struct Parser<'a> {
     scan: Scanner<'a>,
     partitions: Partitions,

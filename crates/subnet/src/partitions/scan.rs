@@ -41,6 +41,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Returns whether the text ends here, except for blanks and comments.
     pub(super) fn is_at_end(&mut self) -> bool {
         self.skip(true);
         self.rest.is_empty()

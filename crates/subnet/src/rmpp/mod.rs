@@ -12,8 +12,8 @@
 //!
 //! If an ACK is missing, the sender retransmits from the last acknowledged segment. The receiver buffers out-of-order
 //! segments, acknowledges duplicates again, and remembers a complete message for [`REMEMBERED`], since its last ACK may be
-//! lost. A message goes one way. If the request has several segments as well (GetMulti), the two sides turn around: the
-//! requester acknowledges segment 0 with the initial window of the response.
+//! lost. A message travels in one direction. If the request has several segments as well (GetMulti), the two sides turn
+//! around: the requester acknowledges segment 0 with the initial window of the response.
 //!
 //! A MAD that is sent this way is written as one long MAD: the header of its class (MAD header, RMPP header and the rest up
 //! to [`data_offset`]), then all of the data. Every segment repeats that header. The receiver delivers the header of the

@@ -79,6 +79,7 @@ pub struct Reassembly<P, A> {
     bytes: usize,
 }
 
+/// A transfer, incomplete or remembered.
 #[derive(Debug)]
 struct Transfer<A> {
     receiver: Receiver,

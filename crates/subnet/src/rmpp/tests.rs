@@ -32,7 +32,7 @@ struct Transfer {
     sender: Sender,
     receiver: Reassembly<u8, ()>,
     whole: Vec<Vec<u8>>,
-    /// Segments that the sender sent, and the packets that came back.
+    /// Segments that the sender sent, and the packets that the receiver sent back.
     segments: Vec<u32>,
     back: Vec<Rmpp>,
     gave_up: bool,

@@ -58,7 +58,7 @@ pub enum Rule {
         "a keyword is one of vendid, devid, sysimgguid, switchguid, caguid, hcaguids, rtguid, width, speed, extspeed, module"
     )]
     Keyword,
-    /// Not a number, or a number that is too large.
+    /// The value is not a number, or is too large.
     #[error("{0} must be a number, at most {1:#x}")]
     Number(&'static str, u64),
     /// The number of ports is missing in a node's line.
@@ -116,7 +116,7 @@ pub enum Rule {
         "includes nest at most {MAX_DEPTH} deep, with at most {MAX_FILES} files and {MAX_TEXT} bytes in total"
     )]
     TooManyFiles,
-    /// Not a command that defines a topology.
+    /// The command does not define a topology.
     #[error("`do` supports Link, Guid and Baselid; other commands need a running subnet")]
     Command,
     /// The node or port that a command names does not exist.

@@ -86,7 +86,7 @@ impl Reader {
         }
     }
 
-    /// Applies the GUIDs of `do Guid`. When a node's GUID changes, its ports keep theirs.
+    /// Applies the GUIDs of `do Guid`. When a node's GUID changes, its ports keep their GUIDs.
     fn commanded_guids(&mut self, seen: &mut BTreeSet<Guid>) -> Result<(), ParseError> {
         for &(at, index, port, guid) in &self.commanded {
             let node = &mut self.topology.nodes[index];

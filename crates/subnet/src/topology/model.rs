@@ -32,7 +32,7 @@ impl NodeKind {
     }
 }
 
-/// All nodes of a subnet. A manager attaches to the first one by default.
+/// The nodes of a subnet. A manager attaches to the first one by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     /// The nodes. Cables refer to them by index.

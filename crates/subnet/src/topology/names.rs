@@ -20,6 +20,7 @@ pub(super) struct Names {
     aliases: BTreeMap<String, Alias>,
 }
 
+/// A port with an alias, and the place of its definition.
 struct Alias {
     port: PortRef,
     rate: Option<LinkRate>,
@@ -28,17 +29,17 @@ struct Alias {
 
 /// The other end of a cable.
 pub(super) enum Remote {
-    /// By node name and port number. The node may follow later.
+    /// Named by node name and port number. The node may be defined later in the file.
     Named(String, u8),
-    /// By an alias, with the rate in the alias's line.
+    /// Named by an alias, with the rate in the alias's line.
     Port(PortRef, Option<LinkRate>),
 }
 
 /// A node or port that a command names.
 pub(super) enum Named {
-    /// By the name of the node.
+    /// A node, by its name.
     Node(usize),
-    /// By an alias.
+    /// A port, by an alias.
     Port(PortRef),
 }
 

@@ -12,6 +12,7 @@ use super::scan::{self, Line};
 use super::{MAX_ALL_PORTS, MAX_DESCRIPTION, MAX_NODES, MAX_PORTS};
 
 impl Reader {
+    /// Parses the rest of a node's first line.
     pub(super) fn node(
         &mut self,
         kind: NodeKind,
@@ -80,6 +81,7 @@ impl Reader {
         Ok(node)
     }
 
+    /// Parses the line of a port with its cable.
     pub(super) fn port(&mut self, mut line: Line<'_>) -> Result<(), ParseError> {
         let start = line;
         let PortRef { node: index, port: number } = self.own_port(&mut line)?;

@@ -108,6 +108,7 @@ pub(super) enum Origin {
     Next,
 }
 
+/// The state of parsing a text with the files that it includes.
 pub(super) struct Reader {
     pub(super) topology: Topology,
     /// The names of the opened files; the first is the text itself.
@@ -278,6 +279,7 @@ impl Reader {
         Ok(())
     }
 
+    /// Parses a number of at most `most`.
     pub(super) fn value<T: TryFrom<u64>>(
         &self,
         line: &mut Line<'_>,

@@ -10,7 +10,7 @@ macro_rules! table {
         pub enum $name { $($(#[$vdoc])* $variant,)* }
 
         impl $name {
-            /// All values, ascending.
+            /// The values in ascending order.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// Returns the name as the diagnostics print it.

@@ -155,6 +155,7 @@ const MAX_TWO_LEVELS: u16 = 2 * 18 * 18;
 const POD: u16 = 18 * 18;
 const MAX_TREE: u16 = 36 * POD;
 
+/// A topology under construction, with the next GUID and the number of adapters so far.
 struct Builder {
     topology: Topology,
     next: u64,

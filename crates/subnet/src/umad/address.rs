@@ -1,4 +1,4 @@
-//! Addresses of packets: built from what a program writes, and reported for what it reads.
+//! Addresses of packets: built from the records that a program writes, and reported in those that it reads.
 
 use alloc::boxed::Box;
 
@@ -30,9 +30,9 @@ pub(super) struct Envelope {
 /// The part of an address that identifies a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Peer {
-    /// Without a global route header.
+    /// The peer of packets without a global route header.
     Lid(Lid),
-    /// With a global route header.
+    /// The peer of packets with a global route header.
     Gid(Gid),
 }
 

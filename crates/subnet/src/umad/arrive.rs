@@ -131,6 +131,7 @@ impl Umad {
         self.give(agent.file, record, sink);
     }
 
+    /// Delivers a record to a file, and counts it.
     pub(super) fn give(&mut self, file: FileId, record: UserMad, sink: &mut impl UmadSink) {
         self.counters.delivered += 1;
         sink.readable(file, record);

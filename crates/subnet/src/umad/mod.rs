@@ -88,7 +88,7 @@ pub struct Config {
     pub incoming: rmpp::Limits,
     /// How many timers one call of [`Umad::handle_timeout`] handles. After that [`Umad::next_timeout`] is due at once.
     pub timers_per_call: usize,
-    /// How many of them belong to one file before the next file's turn.
+    /// How many of these timers may belong to one file before the next file's turn.
     pub timers_per_turn: usize,
 }
 
@@ -115,7 +115,7 @@ pub struct Umad {
     owners: Owners,
     /// The open IsSM file of each port.
     issm: BTreeMap<PortId, FileId>,
-    /// When files need service.
+    /// The time at which each file needs service.
     timers: Timers<FileId>,
     /// The file whose timers were handled last.
     turn: FileId,

@@ -54,7 +54,7 @@ impl Registration {
             && !self.is_connection_management()
     }
 
-    /// Returns whether this claims requests of the class that the host's connection manager owns.
+    /// Returns whether the registration claims requests of the class that the host's connection manager owns.
     fn is_connection_management(&self) -> bool {
         const VERSION: u8 = 2;
         const SEND: u128 = 1 << 3;

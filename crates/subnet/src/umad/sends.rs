@@ -29,7 +29,7 @@ pub(super) struct Transaction {
 pub(super) struct Pending {
     pub(super) transaction: Transaction,
     pub(super) agent: super::AgentNumber,
-    /// The record that the program reads on failure: what it wrote, with only the header.
+    /// The record that the program reads on failure: the one that it wrote, with only the header of the MAD.
     pub(super) record: UserMad,
     pub(super) envelope: Envelope,
     pub(super) body: Body,
@@ -78,7 +78,7 @@ impl Pending {
     }
 }
 
-/// All unfinished sends of a file.
+/// The unfinished sends of a file.
 #[derive(Debug, Default)]
 pub(super) struct Sends {
     pending: BTreeMap<SendId, Pending>,

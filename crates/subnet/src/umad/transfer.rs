@@ -33,6 +33,7 @@ impl Inbound<'_> {
 }
 
 impl Umad {
+    /// Handles an RMPP packet for an agent whose messages the device reassembles.
     pub(super) fn take_rmpp(
         &mut self,
         now: Time,

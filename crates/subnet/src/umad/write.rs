@@ -169,7 +169,7 @@ impl Umad {
     }
 }
 
-/// The relevant part of what a program wrote.
+/// The relevant part of a record that a program wrote.
 struct Written {
     class: u8,
     method: u8,

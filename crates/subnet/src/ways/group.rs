@@ -16,14 +16,15 @@ use crate::subnet::Subnet;
 type Entered = [u128; 16];
 
 impl Subnet {
-    /// Returns the routes of packets from a port to all ports that get a copy of what it sends to a multicast LID. As in
+    /// Returns the routes of packets from a port to all ports that get a copy of a packet to a multicast LID. As in
     /// [`Subnet::send`], no copy leaves a switch by the port where it entered, and each port is entered once. A port that
     /// gets several copies is listed for each of them. The sender itself gets none, unless tables lead back to it.
     pub fn group_ways(&self, from: PortId, mlid: Lid) -> Vec<WayFound> {
         self.group_ways_along(from, mlid, &mut Trail::default())
     }
 
-    /// Returns the routes as [`Subnet::group_ways`] does, and adds to `trail` what the result depends on and what ports count.
+    /// Returns the routes as [`Subnet::group_ways`] does, and adds to `trail` the dependencies of the result and the packets that ports
+    /// count.
     pub fn group_ways_along(&self, from: PortId, mlid: Lid, trail: &mut Trail) -> Vec<WayFound> {
         let mut found = Vec::new();
         let Some(start) = self.sender(from).filter(|_| mlid.is_multicast()) else { return found };

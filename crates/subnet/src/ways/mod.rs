@@ -1,9 +1,9 @@
 //! Routes of data packets, found without sending any: a walk along the switches' tables as a datagram would be forwarded.
 //!
 //! All packets to a LID take one route. Whether they arrive also depends on their service level and P_Key. So a walk carries
-//! the set of service levels and of the sender's P_Keys that get as far, and each port removes those that it would drop.
-//! Ports count nothing, and an armed port, which its first packet would make active, stays armed. Subnet management, which
-//! has its own virtual lane and needs no LIDs, is handled by `crate::directed`.
+//! the set of service levels and of the sender's P_Keys that reach this point, and each port removes those that it would
+//! drop. Ports count nothing, and an armed port, which its first packet would make active, stays armed. Subnet management,
+//! which has its own virtual lane and needs no LIDs, is handled by `crate::directed`.
 
 mod group;
 #[cfg(test)]

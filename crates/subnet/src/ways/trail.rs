@@ -81,7 +81,7 @@ pub struct Traffic {
     pub packets: u64,
     /// Their total length in words of four bytes, LRH to ICRC (IBTA 16.1.3.5).
     pub words: u64,
-    /// Whether they were sent to a multicast group.
+    /// Whether the packets were sent to a multicast group.
     pub is_multicast: bool,
 }
 
@@ -124,11 +124,13 @@ impl Trail {
         self.ports.push(port.id);
     }
 
+    /// Records that packets cross a link.
     pub(super) fn cross(&mut self, out: PortId, into: PortId, kinds: Kinds) {
         let kinds = self.number(kinds);
         self.links.push(Crossed { out, into, kinds });
     }
 
+    /// Records that a port drops packets, if there are any.
     pub(super) fn lose(&mut self, at: PortId, reason: DropReason, kinds: Kinds) {
         if !kinds.is_empty() {
             let kinds = self.number(kinds);

@@ -1,4 +1,4 @@
-//! A subnet with a program on every port, which stores what is delivered.
+//! A subnet with a program on every port, which stores the delivered datagrams.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Performance management: what is counted, and how counters are cleared.
+//! Performance management: the events that are counted, and how counters are cleared.
 
 use rdmux_subnet::{Counter, PortId};
 use rdmux_wire::Lid;

@@ -120,7 +120,7 @@ fn cables_that_are_swapped_at_any_moment_of_a_sweep_are_found_by_the_next() {
             }
             questions += 1;
         };
-        // It may fail, but must leave nothing that the next sweep cannot repair.
+        // The sweep may fail, but must leave nothing that the next sweep cannot repair.
         let _ = Manager::bring_up_during(&mut net, port(1, 1), during);
         if !swapped.get() {
             assert!(moment > 30, "a sweep has more questions");

@@ -102,7 +102,7 @@ fn a_standby_takes_over_from_a_dead_master_with_the_lids_that_ports_have() {
     net.assert_configured();
 }
 
-/// Another master has swapped the LIDs of two ports in the meantime.
+/// In the meantime another master has swapped the LIDs of two ports.
 #[test]
 fn a_master_that_was_a_standby_leaves_ports_the_lids_that_another_master_gave() {
     for is_killed in [false, true] {

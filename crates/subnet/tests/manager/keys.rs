@@ -135,7 +135,7 @@ fn a_port_whose_guid_became_an_alias_of_another_one_meanwhile_has_it_again() {
     net.pass(QUIET);
     assert_eq!(guids(&mut net, &[1], 0)[..3], [low, Guid(0), Guid(0)]);
     assert_eq!(guids(&mut net, &[3], 0)[..3], [high, Guid(0), Guid(0x77)]);
-    // It is not mistaken for the other one when it disappears again.
+    // The port is not mistaken for the other one when it disappears again.
     cable(&mut net, false);
     assert!(net.out.events.contains(&(0, Event::PortGone(low))));
 }

@@ -14,7 +14,7 @@ pub struct Apr {
     pub remote_comm_id: u32,
     /// The number of valid bytes in `info`.
     pub info_len: u8,
-    /// Whether the path was loaded, or the reason why not.
+    /// The outcome: the path was loaded, or the reason why not.
     pub status: AprStatus,
     /// Additional information, by the status.
     pub info: [u8; Self::INFO_LEN],

@@ -189,7 +189,7 @@ macro_rules! messages {
 messages! {
     /// Request for communication.
     Req = 0x10, "REQ";
-    /// Message receipt acknowledgement, which asks for more time.
+    /// Message receipt acknowledgement, which requests more time.
     Mra = 0x11, "MRA";
     /// Reject.
     Rej = 0x12, "REJ";

@@ -31,7 +31,7 @@ pub enum MraOf {
     Rep = 1,
     /// A LAP.
     Lap = 2,
-    /// Not the code of any message.
+    /// A code that belongs to no message.
     Reserved = 3,
 }
 

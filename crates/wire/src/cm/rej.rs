@@ -35,7 +35,7 @@ pub enum RejOf {
     Rep = 1,
     /// No particular message: the sender's wait timed out.
     NoMessage = 2,
-    /// Not the code of any message.
+    /// A code that belongs to no message.
     Reserved = 3,
 }
 

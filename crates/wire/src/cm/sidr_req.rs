@@ -7,7 +7,7 @@ use super::service_id::Service;
 use crate::bytes::{get, get16, get32, get64, put, put16, put32, put64};
 use crate::{Pkey, ServiceId, WireError};
 
-/// Service ID resolution request: asks for the queue pair that receives datagrams for a service.
+/// Service ID resolution request: a query for the queue pair that receives datagrams for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SidrReq {
     /// The sender's ID of the request.

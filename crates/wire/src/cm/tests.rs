@@ -1,3 +1,5 @@
+//! Messages of the connection manager: round trips of any bytes, the layouts of some, and limits.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -37,8 +39,8 @@ proptest! {
     }
 }
 
-/// No two fields of a message overlap, and none is lost: each bit of the body either is reserved
-/// and lost, or is preserved alone.
+/// Checks that no two fields of a message overlap, and that none is lost: each bit of the body is
+/// either reserved and lost, or preserved alone.
 #[test]
 fn every_bit_has_one_field() {
     for attr_id in 0x10..=0x1a_u16 {

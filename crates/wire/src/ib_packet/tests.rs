@@ -1,3 +1,5 @@
+//! Whole InfiniBand packets: their checksums, the fields that are filled in, and invalid packets.
+
 use super::*;
 use crate::mad::{MAD_LEN, Method};
 use crate::smp::Smp;

@@ -117,7 +117,7 @@ const fn multiply(a: u32, b: u32) -> u32 {
         product ^= multiples[(b >> (28 - shift) & 0xf) as usize] >> shift;
         shift += 4;
     }
-    // Its upper half, x^32 and more, is in the low bits.
+    // The product's upper half, x^32 and more, is in the low bits.
     let [.., w, x, y, z] = product.to_be_bytes();
     let reduced = TIMES_X32[0][z as usize]
         ^ TIMES_X32[1][y as usize]

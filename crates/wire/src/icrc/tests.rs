@@ -1,3 +1,5 @@
+//! The ICRC: sample packets, masked fields, and the search for the Identification.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -29,7 +29,7 @@ pub enum Kind {
     Solicitation,
     /// Says that the sender owns the target.
     Advertisement {
-        /// Whether it answers a solicitation.
+        /// Whether the advertisement answers a solicitation.
         solicited: bool,
     },
 }

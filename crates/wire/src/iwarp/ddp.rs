@@ -109,7 +109,7 @@ impl Header {
         }
     }
 
-    /// Returns whether it is the last segment of its message.
+    /// Returns whether the segment is the last segment of its message.
     pub const fn last(&self) -> bool {
         match self.model {
             Model::Tagged(Tagged { last, .. }) | Model::Untagged(Untagged { last, .. }) => last,

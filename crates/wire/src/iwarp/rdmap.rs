@@ -20,7 +20,7 @@ pub enum Opcode {
     ReadResponse = 2,
     /// Writes the payload into a posted receive.
     Send = 3,
-    /// The same, and invalidates a key of the receiver.
+    /// A Send that also invalidates a key of the receiver.
     SendInvalidate = 4,
     /// A Send with a solicited event.
     SendSolicited = 5,
@@ -30,7 +30,7 @@ pub enum Opcode {
     Terminate = 7,
     /// Completes a posted receive with [`Immediate`] data (RFC 7306, section 6).
     Immediate = 8,
-    /// The same with a solicited event.
+    /// Immediate data with a solicited event.
     ImmediateSolicited = 9,
     /// Asks for a [`Opcode::AtomicResponse`], with an [`AtomicRequest`] (RFC 7306, section 5).
     AtomicRequest = 10,
@@ -39,7 +39,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// All opcodes, in the order of their codes.
+    /// The opcodes in the order of their codes.
     pub const ALL: [Self; 12] = [
         Self::Write,
         Self::ReadRequest,

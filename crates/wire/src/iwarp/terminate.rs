@@ -133,11 +133,11 @@ faults! {
 /// The layout of the fields in the first four bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// That of RFC 5040: high bits first.
+    /// The layout of RFC 5040: high bits first.
     #[default]
     Rfc,
-    /// That of the kernel's siw on a little-endian machine: layer in the low half of the first
-    /// byte, M, D and R in the lowest bits of the third.
+    /// The layout of the kernel's siw on a little-endian machine: layer in the low half of the
+    /// first byte, M, D and R in the lowest bits of the third.
     Siw,
 }
 

@@ -77,7 +77,7 @@ pub(crate) const fn assert_covers(spans: &[Span], len: usize) {
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) span: Span,
-    /// For an array the width of an element; otherwise that of the field.
+    /// The width of an element for an array, otherwise the width of the field.
     pub(crate) element: usize,
     /// The fields of a nested layout.
     pub(crate) parts: &'static [Part],
@@ -166,6 +166,7 @@ pub(crate) trait Code: Copy + fmt::Display {
     fn raw(self) -> u64;
 }
 
+/// Displays a field's value by [`Field::show`].
 struct Shown<'a, T>(&'a T);
 
 impl<T: Field> fmt::Display for Shown<'_, T> {

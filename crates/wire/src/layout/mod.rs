@@ -154,7 +154,7 @@ macro_rules! layout {
             }
         }
 
-        /// All zero.
+        /// The default value has all bits zero.
         impl Default for $name {
             fn default() -> Self {
                 Self::from_bytes(&[0; $len])

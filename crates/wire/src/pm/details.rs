@@ -4,7 +4,7 @@
 use crate::layout::layout;
 
 layout! {
-    /// Why received packets were bad.
+    /// The reasons why received packets were bad.
     PortRcvErrorDetails("PortRcvErrorDetails", 16) {
         /// Reserved.
         reserved0: u8 = 0;
@@ -28,7 +28,7 @@ layout! {
 }
 
 layout! {
-    /// Why packets were not sent.
+    /// The reasons why packets were not sent.
     PortXmitDiscardDetails("PortXmitDiscardDetails", 12) {
         /// Reserved.
         reserved0: u8 = 0;

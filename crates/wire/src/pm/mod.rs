@@ -60,15 +60,15 @@ attributes! {
     Attribute {
         /// The agent's capabilities.
         ClassPortInfo = 0x01, shared;
-        /// How samples are taken.
+        /// The configuration of sampling.
         PortSamplesControl = 0x10;
         /// Samples.
         PortSamplesResult = 0x11;
         /// The counters that every port has.
         PortCounters = 0x12;
-        /// Why received packets were bad.
+        /// The reasons why received packets were bad.
         PortRcvErrorDetails = 0x15;
-        /// Why packets were not sent.
+        /// The reasons why packets were not sent.
         PortXmitDiscardDetails = 0x16;
         /// Packets and data received on the operational lanes.
         PortOpRcvCounters = 0x17;

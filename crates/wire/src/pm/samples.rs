@@ -3,7 +3,7 @@
 use crate::layout::layout;
 
 layout! {
-    /// How samples are taken.
+    /// The configuration of sampling.
     PortSamplesControl("PortSamplesControl", 80) {
         /// The vendor's opcode.
         op_code: u8 = 0;

@@ -53,13 +53,13 @@ layout! {
 flags! {
     /// The kind of a member.
     JoinState(u8, 4 bits) {
-        /// It sends and receives, and keeps the group in existence.
+        /// The port sends and receives, and keeps the group in existence.
         FULL_MEMBER = 0;
-        /// It sends and receives.
+        /// The port sends and receives.
         NON_MEMBER = 1;
-        /// It sends.
+        /// The port only sends.
         SEND_ONLY_NON_MEMBER = 2;
-        /// It sends, and keeps the group in existence.
+        /// The port only sends, and keeps the group in existence.
         SEND_ONLY_FULL_MEMBER = 3;
     }
 }

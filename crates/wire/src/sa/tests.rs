@@ -99,7 +99,7 @@ fn path_record() {
         (path.mtu, path.rate.0, path.packet_life_time, path.preference),
         (0x36, 0x37, 0x38, 0x39)
     );
-    // As in OpenSM's response: 2048 bytes, 10 Gb/s, lifetime 0x12, all exact.
+    // The record of OpenSM's response: 2048 bytes, 10 Gb/s, lifetime 0x12, all exact.
     let mut bytes = [0; 64];
     bytes[49] = 0x80;
     bytes[54..57].copy_from_slice(&[0x84, 0x83, 0x92]);

@@ -5,7 +5,7 @@ use crate::layout::layout;
 layout! {
     /// A port's LED.
     LedInfo("LedInfo", 4) {
-        /// Whether it is on.
+        /// Whether the LED is on.
         led_mask: bool = 0 [0, 1];
         /// Reserved.
         reserved0: u32 = 0 [1, 31];

@@ -57,7 +57,7 @@ codes! {
     VlCap(u8, 4 bits) {
         /// In a Set: no change.
         NO_CHANGE = 0, "NoChange";
-        /// One.
+        /// VL0 only.
         VL0 = 1, "VL0";
         /// Two.
         VL0_1 = 2, "VL0-1";

@@ -31,13 +31,13 @@ codes! {
     NoticeType(u8, 7 bits) {
         /// The node no longer works.
         FATAL = 0, "Fatal";
-        /// Attention is needed at once.
+        /// Immediate attention is needed.
         URGENT = 1, "Urgent";
         /// An access violation was attempted.
         SECURITY = 2, "Security";
-        /// For subnet managers.
+        /// The notice is for subnet managers.
         SUBNET_MANAGEMENT = 3, "SubnetManagement";
-        /// For information.
+        /// The notice is informational.
         INFORMATIONAL = 4, "Informational";
         /// There is no notice.
         EMPTY = 0x7f, "Empty";

@@ -1,5 +1,5 @@
 //! PortInfo: the properties of a port (IBTA 14.2.5.6). The modifier is the port's number; its bit
-//! 31 says that the manager supports extended speeds.
+//! 31 is set if the manager supports extended speeds.
 
 use super::link::{
     LinkDownDefault, LinkSpeed, LinkSpeedExt, LinkWidth, PhysState, PortState, VlCap,
@@ -56,7 +56,7 @@ layout! {
         master_smsl: u8 = 36 [4, 4];
         /// The supported virtual lanes.
         vl_cap: VlCap = 37 [0, 4];
-        /// The initialization that the port asks of a manager.
+        /// The initialization that the port requests of a manager.
         init_type: u8 = 37 [4, 4];
         /// How much high-priority lanes may send before a low-priority one does, in 4 KiB; 255 means unlimited.
         vl_high_limit: u8 = 38;

@@ -22,13 +22,13 @@ layout! {
 codes! {
     /// The state of a subnet manager.
     SmState(u8, 4 bits) {
-        /// It is inactive, because another manager disabled it.
+        /// The manager is inactive, because another manager disabled it.
         NOT_ACTIVE = 0, "NotActive";
-        /// It discovers the subnet.
+        /// The manager discovers the subnet.
         DISCOVERING = 1, "Discovering";
-        /// It waits for the master to fail.
+        /// The manager waits for the master to fail.
         STANDBY = 2, "Standby";
-        /// It manages the subnet.
+        /// The manager manages the subnet.
         MASTER = 3, "Master";
     }
 }

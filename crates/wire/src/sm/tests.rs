@@ -78,8 +78,8 @@ fn trap_144_of_a_simulated_adapter() {
     assert_eq!(Notice::new(&Trap::Local(change), Producer::CA, Lid(6)), notice);
 }
 
-/// Each field alone set to ones: (value, first byte, its first bit, bits). The numbers are those to
-/// which libibmad's `mad_dump_portinfo` reacts.
+/// Each field alone set to ones: (value, first byte, its first bit, bits). The numbers are those of
+/// the bits that libibmad's `mad_dump_portinfo` prints.
 #[test]
 fn port_info_offsets() {
     let d = PortInfo::default;

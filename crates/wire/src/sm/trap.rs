@@ -52,9 +52,9 @@ macro_rules! traps {
 }
 
 traps! {
-    /// A port has gone into service.
+    /// A port is now in service.
     GidInService(GidEvent) = 64, SUBNET_MANAGEMENT, "GID in service";
-    /// A port has gone out of service.
+    /// A port is now out of service.
     GidOutOfService(GidEvent) = 65, SUBNET_MANAGEMENT, "GID out of service";
     /// A multicast group has its first full member.
     GroupCreated(GidEvent) = 66, SUBNET_MANAGEMENT, "multicast group created";
@@ -151,7 +151,7 @@ layout! {
 }
 
 flags! {
-    /// What a local change is about.
+    /// The properties that a local change concerns.
     LocalChangeFlags(u16, 16 bits) {
         /// The node description.
         NODE_DESCRIPTION = 0;
@@ -249,7 +249,7 @@ layout! {
 layout! {
     /// Trap 259.
     BadSwitchPkey("BadSwitchPkey", 54) {
-        /// Which of the other fields are valid.
+        /// A mask of the other fields that are valid.
         data_valid: u16 = 0;
         /// The LID of the sender.
         lid1: Lid = 2;

@@ -13,7 +13,7 @@ layout! {
     }
 }
 
-/// How much a virtual lane may send in its turn.
+/// A virtual lane and how much it may send in its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct VlArbEntry {
     /// Reserved, 4 bits.

@@ -53,7 +53,7 @@ impl Script<'_> {
     pub(super) fn frame(&mut self) -> Vec<u8> {
         let opcode = Opcode::ALL[usize::from(self.byte()) % Opcode::ALL.len()];
         let opcode = match opcode {
-            // It would end everything too early.
+            // A Terminate would end the stream too early, so most are replaced.
             Opcode::Terminate if self.byte() > 16 => Opcode::Write,
             other => other,
         };
@@ -123,7 +123,7 @@ impl Script<'_> {
             Opcode::Terminate => (0..self.byte() % 60).map(|i| i * 3).collect(),
             _ => ZEROES[..(self.length() % 3000) as usize].to_vec(),
         };
-        // Usually all of it at once.
+        // Usually the whole payload in one segment.
         let whole = !begun && self.byte() > 32;
         let len = if whole { payload.len() } else { payload.len().min(self.byte().into()) };
         let last = whole || last;

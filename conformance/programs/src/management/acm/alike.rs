@@ -1,5 +1,5 @@
-//! The same requests to Debian's service and to rdmux's, on a host whose peers have no service: with both tools the exit status
-//! and the output are the same.
+//! Sends the same requests to Debian's service and to rdmux's, on a host whose peers have no service: with both tools the exit
+//! status and the output are the same.
 
 use std::fs;
 use std::net::TcpListener;
@@ -93,7 +93,7 @@ pub(crate) fn of_strangers(ground: &Ground) -> Result<()> {
     })
 }
 
-/// The host's own addresses: a path to itself.
+/// Resolves the host's own addresses: a path to itself.
 pub(crate) fn of_itself(ground: &Ground) -> Result<()> {
     let (name, ip) = (HOSTS[1], ground.address(HOSTS[1])?);
     let lines = [

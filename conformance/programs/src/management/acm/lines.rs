@@ -1,21 +1,21 @@
-//! The same command lines to Debian's ib_acme and to rdmux's, with one service: the output and the exit status are the same.
+//! Runs the same command lines with Debian's ib_acme and with rdmux's, with one service: the output and the exit status are the same.
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::super::ground::{self, Ground, HOSTS, Shown as _};
 use super::{SOCKET, THEIR_TOOL, Whose, ipv6, said_by_both, serve};
 
-/// With rdmux's service.
+/// Compares the two tools with rdmux's service.
 pub(crate) fn of_ours(ground: &Ground) -> Result<()> {
     compared(ground, Whose::Ours)
 }
 
-/// With Debian's service.
+/// Compares the two tools with Debian's service.
 pub(crate) fn of_theirs(ground: &Ground) -> Result<()> {
     compared(ground, Whose::Debian)
 }
 
-/// The second host has `whose` service. The other host always has Debian's, as a destination.
+/// Compares the two tools. The second host has `whose` service; the other host always has Debian's, as a destination.
 fn compared(ground: &Ground, whose: Whose) -> Result<()> {
     for protocol in ["sa", "acm"] {
         let _other = serve(ground, 0, Whose::Debian, protocol)?;
@@ -66,7 +66,7 @@ fn lines(ground: &Ground) -> Result<Vec<String>> {
     ])
 }
 
-/// Both print the same without a service.
+/// Compares the two tools without a service: both print the same.
 pub(crate) fn of_nobody(ground: &Ground) -> Result<()> {
     let theirs = ground.ends_with(2, &format!("{THEIR_TOOL} -S /nowhere -d 1"))?;
     let ours = Whose::Ours.tool(ground);

@@ -1,8 +1,8 @@
 //! Debian's service on one host and rdmux's on the other: each resolves the other's addresses by multicast, and sends no further
 //! request for cached ones.
 //!
-//! Both have the same route protocol. A host with `acm` beside one with `sa` takes the path of the common group, which is the
-//! slowest, and asks administration for exactly that rate. This manager then finds none. Two ibacm of rdma-core behave the same.
+//! Both have the same route protocol. A host with `acm` beside one with `sa` takes the path of the common group, which is the slowest, and
+//! queries administration for exactly that rate. This manager then finds no path. Two ibacm of rdma-core behave the same.
 
 use anyhow::{Context, Result, ensure};
 
@@ -37,9 +37,10 @@ fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
     Ok(())
 }
 
-/// GIDs and LIDs, for which both ask administration at once, whatever the route protocol: neither answers for them by multicast.
+/// Resolves GIDs and LIDs. Both services query administration for them at once, with either route protocol, because neither answers for
+/// them by multicast.
 pub(crate) fn by_ports(ground: &Ground) -> Result<()> {
-    /// No row lasts as long as three unanswered tries by multicast.
+    /// Options with which no row lasts as long as three unanswered tries by multicast.
     const PATIENT: &str = "timeout 120000\nretries 2\n";
     for protocol in ["acm", "sa"] {
         let serve = |host, whose| {
@@ -54,7 +55,7 @@ pub(crate) fn by_ports(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// Asks one host's service for the other host's GID and LID: each request asks administration once.
+/// Queries one host's service for the other host's GID and LID: each request causes one query to administration.
 fn resolves_ports(ground: &Ground, from: usize) -> Result<()> {
     let (host, to) = (HOSTS[from], 1 - from);
     let shown = ground.show()?;
@@ -77,7 +78,7 @@ fn resolves_ports(ground: &Ground, from: usize) -> Result<()> {
     Ok(())
 }
 
-/// Asks one host's service for the other host twice: the second time it sends no request.
+/// Queries one host's service for the other host twice. The second time the service sends no request.
 fn resolves(ground: &Ground, from: usize, is_first: bool) -> Result<()> {
     let (host, to) = (HOSTS[from], 1 - from);
     let shown = ground.show()?;
@@ -89,7 +90,7 @@ fn resolves(ground: &Ground, from: usize, is_first: bool) -> Result<()> {
         format!("-f i -s {} -d {}", super::ipv6(from), super::ipv6(to)),
         format!("-f n -s {host} -d {}", HOSTS[to]),
     ];
-    // The second requester has heard the other's request: of that one address is enough.
+    // The second requester has received the other's request, so one address is enough.
     let asked = if is_first { &asked[..] } else { &asked[..1] };
     for (n, words) in asked.iter().enumerate() {
         let whose = if n == 0 { Whose::Debian } else { Whose::Ours };

@@ -163,7 +163,7 @@ impl Counters {
     }
 }
 
-/// Checks that a tool's output says that subnet administration confirmed the path between the LIDs.
+/// Checks that a tool's output reports that subnet administration confirmed the path between the LIDs.
 fn is_verified(said: &str, [from, to]: [u16; 2]) -> Result<()> {
     ensure!(said.contains("SA verification: success"), "not verified: {said}");
     for field in [format!("slid: {from}"), format!("dlid: {to}")] {

@@ -19,7 +19,7 @@ pub(crate) fn start(ground: &Ground) -> Result<()> {
     let tool = Whose::Ours.tool(ground);
     for host in HOSTS {
         ground.said_on(host, &format!("{config} {tool} -A -O"))?;
-        // It daemonises once it listens.
+        // The service daemonises once it listens.
         ground.said_on(host, &format!("{config} {}", Whose::Ours.service(ground)))?;
         ensure!(socket(ground, host).exists(), "the ACM service of {host} does not listen");
     }

@@ -13,6 +13,7 @@ use super::facts::Facts;
 use super::groups;
 use super::question::Question;
 
+/// Returns requests that change the registrations of subnet administration.
 pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     let mut all = groups::questions(facts);
     all.extend(services(facts));
@@ -52,7 +53,7 @@ fn services(facts: &Facts) -> Vec<Question> {
     ask("deleted before it is there", Method::DELETE, KEY, as_it_is);
     ask("registered", Method::SET, KEY, as_it_is);
     for (name, mask) in Service::all().iter_names() {
-        // No request has asked for a key.
+        // No request contains a key.
         if mask == Service::SERVICE_KEY {
             continue;
         }

@@ -308,7 +308,7 @@ const NAMED: &[Named] = &[
         },
     },
     Named {
-        // They are compared with the switches, and with each other.
+        // The records are compared with the switches, and with each other.
         name: "MulticastForwardingTableRecords where there are several ways",
         is: |case| {
             case.is_about(MulticastForwardingTableRecord::ATTR_ID) && case.facts.switches.len() > 1

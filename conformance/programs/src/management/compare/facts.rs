@@ -35,7 +35,7 @@ pub(super) struct Facts {
     pub(super) lmc: u8,
     /// A LID that no port has.
     pub(super) free: Lid,
-    /// All ports.
+    /// The ports of the subnet.
     all: Vec<Port>,
     /// The ports of switches that lead to adapters, by the LID of the switch.
     guards: BTreeSet<(Lid, u8)>,

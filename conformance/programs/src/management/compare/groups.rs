@@ -33,6 +33,7 @@ pub(super) const CREATE: Member = JOIN
     .union(Member::SL);
 
 impl Membership {
+    /// Adds a request whose record is changed by `change`.
     pub(super) fn ask(
         &mut self,
         name: &str,
@@ -46,6 +47,7 @@ impl Membership {
         self.all.push(question.with(mask.bits(), &record.to_bytes()));
     }
 
+    /// Adds a Set, which joins.
     pub(super) fn set(
         &mut self,
         name: &str,
@@ -55,6 +57,7 @@ impl Membership {
         self.ask(name, Method::SET, mask, change);
     }
 
+    /// Adds a Delete, which leaves.
     pub(super) fn delete(
         &mut self,
         name: &str,
@@ -74,6 +77,7 @@ impl Membership {
     }
 }
 
+/// Returns requests that create, join and leave groups.
 pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     let Facts { own, other, last, .. } = facts;
     let member = McMemberRecord {

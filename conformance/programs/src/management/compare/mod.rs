@@ -44,7 +44,7 @@ use super::opensm::{Conf, OpenSm};
 /// A row: a subnet, and the configuration of both managers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Compare {
-    /// What `rdmux fabric up --shape` takes.
+    /// The argument of `rdmux fabric up --shape`.
     pub(crate) shape: &'static str,
     /// LID mask control: each port has 2 to the power of this LIDs.
     pub(crate) lmc: u8,
@@ -55,7 +55,7 @@ pub(crate) struct Compare {
 /// The configuration of both managers apart from LMC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Also {
-    /// Nothing.
+    /// No further configuration.
     Nothing,
     /// The virtual lane of each service level.
     Qos,
@@ -208,7 +208,7 @@ struct Both<'a> {
     questions: &'a [Question],
     ours: &'a [Answer],
     theirs: &'a [Answer],
-    /// All records of each kind.
+    /// The records of each kind.
     our_tables: Own<'a>,
     their_tables: Own<'a>,
     /// The range of the requests for records of a table by its components.

@@ -6,7 +6,7 @@ use rdmux_wire::sa::SmInfoRecord;
 use super::question::{Answer, Question};
 use super::records;
 
-/// All records of each kind, from a manager's answers.
+/// The records of each kind, from a manager's answers.
 #[derive(Clone, Copy)]
 pub(super) struct Own<'a> {
     pub(super) questions: &'a [Question],

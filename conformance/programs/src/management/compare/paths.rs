@@ -12,6 +12,7 @@ use super::question::Question;
 
 const BOTH: [Method; 2] = [Method::GET, Method::GET_TABLE];
 
+/// Returns requests of PathRecords.
 pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     let mut all = ends(facts);
     all.extend(components(facts));

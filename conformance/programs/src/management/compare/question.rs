@@ -20,7 +20,7 @@ pub(super) struct Question {
     key: SmKey,
     pub(super) mask: u64,
     pub(super) data: Vec<u8>,
-    /// Whether it lacks the RMPP header that GetMulti must have.
+    /// Whether the request lacks the RMPP header that GetMulti must have.
     plain: bool,
     /// Whether administration is expected not to answer: the timeout is then short.
     pub(super) silent: bool,
@@ -51,18 +51,22 @@ impl Question {
         Self { mask, data: data.to_vec(), ..self }
     }
 
+    /// Sets the attribute modifier.
     pub(super) fn modifier(self, modifier: u32) -> Self {
         Self { modifier, ..self }
     }
 
+    /// Sets the SM_Key.
     pub(super) fn key(self, key: u64) -> Self {
         Self { key: SmKey(key), ..self }
     }
 
+    /// Omits the RMPP header.
     pub(super) fn plain(self) -> Self {
         Self { plain: true, ..self }
     }
 
+    /// Marks the request as one that gets no answer.
     pub(super) fn silent(self) -> Self {
         Self { silent: true, ..self }
     }
@@ -72,7 +76,7 @@ impl Question {
         self.key.0 == 1
     }
 
-    /// Returns whether it changes nothing.
+    /// Returns whether the request changes nothing.
     pub(super) fn reads(&self) -> bool {
         matches!(self.method, Method::GET | Method::GET_TABLE)
     }
@@ -82,7 +86,7 @@ impl Question {
         self.mask & mask != 0
     }
 
-    /// Returns whether it has this name.
+    /// Returns whether the request has this name.
     pub(super) fn is(&self, name: &str) -> bool {
         self.name == name
     }
@@ -111,7 +115,7 @@ impl fmt::Display for Question {
 /// An answer, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Nothing.
+    /// No answer.
     Silence,
     /// A datagram, or a message of several.
     Came {
@@ -165,7 +169,7 @@ impl Answer {
         }
     }
 
-    /// Returns its status.
+    /// Returns the answer's status.
     pub(super) fn status(&self) -> Option<u16> {
         match self {
             Self::Silence => None,
@@ -173,7 +177,7 @@ impl Answer {
         }
     }
 
-    /// Returns it with `clear` applied to each record.
+    /// Returns the answer with `clear` applied to each record.
     pub(super) fn without(&self, clear: impl Fn(&mut [u8])) -> Self {
         let mut answer = self.clone();
         if let Self::Came { records, .. } = &mut answer {
@@ -183,7 +187,7 @@ impl Answer {
         answer
     }
 
-    /// Returns it without the fields that depend on the manager's place and on time, and with sorted records.
+    /// Returns the answer without the fields that depend on the manager's place and on time, and with sorted records.
     pub(super) fn of(&self, question: &Question) -> Self {
         let mut answer = self.clone();
         if let Self::Came { status: 0, records, .. } = &mut answer {

@@ -16,7 +16,7 @@ use super::question::{Answer, Question};
 /// A kind of record that can be requested by its components.
 struct Kind {
     attr_id: u16,
-    /// In bytes.
+    /// The length in bytes.
     len: usize,
     components: Vec<(&'static str, u64)>,
     /// Copies components from one record to another.
@@ -120,8 +120,8 @@ pub(super) fn questions(tables: &[Question], answers: &[Answer]) -> Vec<Question
     all
 }
 
-/// Returns requests by each component, with the value of the record and with another one; by the first two, of which one may be wrong;
-/// and by all of them.
+/// Returns requests by each component, with the value of the record and with another one; by the first two components, one of which
+/// may be wrong; and by all components.
 fn by_component(kind: &Kind, n: usize, record: &[u8]) -> Vec<Question> {
     // OpenSM uses port numbers of tables of service levels unchecked, and crashes on those that no port has.
     let ports = matches!(kind.attr_id, SlToVlTableRecord::ATTR_ID | VlArbitrationRecord::ATTR_ID);

@@ -12,7 +12,7 @@ use rdmux_wire::sa::{
 use super::facts::Facts;
 use super::question::Question;
 
-/// All attributes but that of GetMulti.
+/// All attributes except the one of GetMulti.
 const ATTRIBUTES: [u16; 17] = [
     ClassPortInfo::ATTR_ID,
     InformInfo::ATTR_ID,
@@ -36,6 +36,7 @@ const ATTRIBUTES: [u16; 17] = [
 /// RandomForwardingTableRecord, TraceRecord, ServiceAssociationRecord, Notice, and undefined ones.
 const UNKNOWN: [u16; 6] = [0x16, 0x39, 0x3b, 0x02, 0x99, 0xff00];
 
+/// Returns invalid requests.
 pub(super) fn questions(facts: &Facts) -> Vec<Question> {
     let mut all = Vec::new();
     for id in ATTRIBUTES {

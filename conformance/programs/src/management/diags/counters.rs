@@ -12,8 +12,8 @@ pub(crate) fn counter(output: &str, name: &str) -> Result<u64> {
     text.parse().with_context(|| format!("{name}: {text}"))
 }
 
-/// perfquery: counters of the local port grow with what it sends, and are zero after a reset. In long and short form, of
-/// one port and of all.
+/// perfquery: counters of the local port grow with the packets that it sends, and are zero after a reset. In long and
+/// short form, of one port and of all.
 pub(crate) fn perfquery(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let own = shown.node(HOSTS[1])?;
@@ -62,7 +62,7 @@ fn reset(ground: &Ground, own: &NodeView) -> Result<()> {
     Ok(())
 }
 
-/// For a switch: each port, and all together.
+/// Checks the counters of a switch: each port, and all together.
 fn all_ports(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let switch = shown.switches().next().context("a switch")?;

@@ -204,7 +204,7 @@ pub(crate) fn ibidsverify(ground: &Ground) -> Result<()> {
     ensure!(output.trim().is_empty(), "ibidsverify reports problems: {output}");
     let mut files = std::fs::read_dir(&dir)?;
     let file = files.next().context("ibidsverify wrote no cache")??.path();
-    // It makes ibnetdiscover group the nodes by chassis, with a line before each group.
+    // ibidsverify makes ibnetdiscover group the nodes by chassis, with a line before each group.
     let kept = std::fs::read_to_string(file)?;
     let nodes: String =
         kept.split_inclusive('\n').filter(|line| !line.contains("Chassis")).collect();

@@ -7,7 +7,7 @@ use super::super::TIMEOUT;
 use super::super::ground::{self, Ground, HOSTS, Shown};
 use super::contains;
 
-/// There are as many answers as requests, by LID and by GUID; without a server none.
+/// Checks that ibping gets as many answers as requests, by LID and by GUID, and none without a server.
 pub(crate) fn ibping(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let server = shown.node(HOSTS[0])?;

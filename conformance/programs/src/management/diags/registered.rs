@@ -41,7 +41,7 @@ pub(crate) fn services(ground: &Ground) -> Result<()> {
     ensure!(found.number("ServiceID")? == record.service_id.0, "{output}");
     ensure!(found.text("ServiceGID")? == client.gid.to_string(), "{output}");
     ensure!(found.text("ServiceP_Key")? == "0xFFFF", "{output}");
-    // It counts down from then on.
+    // The lease counts down from then on.
     ensure!((1..=600).contains(&found.number("ServiceLease")?), "{output}");
     for (n, data) in (1..).zip(record.service_data8) {
         ensure!(found.number(&format!("ServiceData8.{n}"))? == u64::from(data), "{output}");

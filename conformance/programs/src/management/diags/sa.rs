@@ -14,6 +14,7 @@ use super::{contains, field, number, own, same};
 pub(super) struct Record<'o>(&'o str);
 
 impl Record<'_> {
+    /// Returns the value of a field.
     pub(super) fn text(&self, name: &str) -> Result<String> {
         let value = |line: &str| {
             let rest = line.trim_start().strip_prefix(name)?.strip_prefix('.')?;
@@ -25,6 +26,7 @@ impl Record<'_> {
             .with_context(|| format!("a record without {name}: {}", self.0))
     }
 
+    /// Returns the value of a field as a number.
     pub(super) fn number(&self, name: &str) -> Result<u64> {
         let text = self.text(name)?;
         number(&text).with_context(|| format!("{name}: {text}"))

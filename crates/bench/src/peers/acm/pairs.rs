@@ -193,7 +193,7 @@ impl Pairs {
 }
 
 /// A gate where clients wait for the last one. Threads leave a [`Barrier`](std::sync::Barrier) one after the other through its mutex, each
-/// when the previous one has had a processor. Where services that the first ones use keep processors busy, the last ones would begin when
+/// when the previous one has had a processor. If services that the first threads use keep processors busy, the last ones would begin when
 /// nearly all is done.
 struct Gate {
     come: Sender<()>,

@@ -91,6 +91,8 @@ pub(in super::super) enum Manager {
 }
 
 impl Stage {
+    /// Brings up a fabric with a manager, and hosts on it.
+    ///
     /// # Errors
     /// When the fabric or a host does not come up.
     pub(super) fn new(
@@ -136,7 +138,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts it with these names and options, and waits until clients can connect.
+    /// Starts the service with these names and options, and waits until clients can connect.
     ///
     /// # Errors
     /// When it exits, or never listens.
@@ -179,7 +181,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have exited by itself.
+        // The service may have exited by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

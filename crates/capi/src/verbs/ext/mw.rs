@@ -128,6 +128,8 @@ pub(super) unsafe fn bind_of_type_2(
     Ok(unsafe { bind_of(rkey, info) })
 }
 
+/// Returns the bind of a window with this new key.
+///
 /// # Safety
 /// The region is NULL or one of this library's.
 unsafe fn bind_of(rkey: u32, info: &ibv_mw_bind_info) -> MwBind {

@@ -18,7 +18,7 @@ pub(crate) struct QpExt {
     /// Held from `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`.
     pub(crate) section: Section,
     pub(crate) batch: UnsafeCell<Batch>,
-    /// None for a queue pair that was not created for this.
+    /// The allowed requests; none for a queue pair that was not created for posting by building.
     pub(crate) allowed: Option<Allowed>,
 }
 
@@ -78,6 +78,7 @@ pub(crate) enum Data {
 }
 
 impl Batch {
+    /// Removes all requests and the error.
     pub(crate) fn clear(&mut self) {
         self.requests.clear();
         self.sges.clear();
@@ -85,6 +86,7 @@ impl Batch {
         self.error = None;
     }
 
+    /// Records an error, unless there is one already.
     pub(crate) fn fail(&mut self, errno: Errno) {
         self.error.get_or_insert(errno);
     }
@@ -97,6 +99,7 @@ impl Batch {
         }
     }
 
+    /// Sets the gather list of the request that was begun last.
     pub(crate) fn set_sges(&mut self, allowed: &Allowed, sges: impl ExactSizeIterator<Item = Sge>) {
         if sges.len() > allowed.max_send_sge as usize {
             return self.fail(Errno::EINVAL);

@@ -5,13 +5,13 @@ use rustix::time::{ClockId, clock_gettime};
 /// Its frequency, as `hca_core_clock` reports it.
 pub(crate) const KILOHERTZ: u64 = 1_000_000;
 
-/// Returns its current time.
+/// Returns the current time of the device's clock.
 pub(crate) fn now() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
 /// The offset of the wall clock from the device's clock. It is measured once per context and then constant, so that timestamps of
-/// completions keep their order and distances even if the system's clock is set.
+/// completions keep their order and distances even if the wall clock is set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WallClock {
     offset: u64,

@@ -24,7 +24,7 @@ const WORD: u64 = 4;
 pub(crate) struct Dms {
     generation: Generation,
     used: AtomicU64,
-    /// By handle, for imports.
+    /// Allocations by handle, for imports.
     by_handle: Mutex<HashMap<u32, Weak<DmCore>>>,
 }
 

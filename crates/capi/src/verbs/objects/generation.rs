@@ -14,7 +14,7 @@ impl Generation {
         Self(GENERATION.load(Ordering::Relaxed))
     }
 
-    /// Returns whether it is that of the calling process.
+    /// Returns whether the generation is that of the calling process.
     pub(crate) fn is_current(self) -> bool {
         self == Self::current()
     }

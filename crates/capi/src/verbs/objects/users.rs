@@ -21,7 +21,7 @@ impl Users {
     pub(crate) fn count(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }
-    /// Fails with EBUSY while there is any.
+    /// Fails with EBUSY while there is any user.
     pub(crate) fn check_none(&self) -> Result<()> {
         if self.count() == 0 { Ok(()) } else { Err(Errno(libc::EBUSY)) }
     }

@@ -68,7 +68,7 @@ pub(crate) unsafe fn create_target(
     if init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
         return Err(Errno::EINVAL);
     }
-    // It has no queue to post to.
+    // A target has no queue to post to.
     if init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 && init.send_ops_flags != 0 {
         return Err(Errno::EOPNOTSUPP);
     }

@@ -38,8 +38,8 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Sets what the start-up frames have agreed on: once after the first of them, and again after both. `known`:
-    /// whether the use of CRCs is known.
+    /// Sets the parameters on which the start-up frames have agreed: once after the first of them, and again
+    /// after both. `known`: whether the use of CRCs is known.
     pub(super) fn agreed(
         &mut self,
         framing: Framing,
@@ -109,7 +109,7 @@ impl Frames {
         self.buffer.capacity() + self.gaps.capacity() * size_of::<Gap>()
     }
 
-    /// Parses an FPDU of this many bytes, of which these were captured.
+    /// Parses an FPDU of this many bytes, from the captured part of them.
     fn frame(&self, captured: &[u8], len: usize) -> Unit {
         let mut filled = Vec::new();
         let frame = if self.gaps.is_empty() {

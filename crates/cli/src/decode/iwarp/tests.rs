@@ -1,3 +1,5 @@
+//! Decoding of iWARP captures: the committed ones, and streams that are segmented, damaged, truncated or incomplete.
+
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
@@ -381,7 +383,7 @@ fn frames_that_were_cut() {
     }
 }
 
-/// A frame of which only the length was captured uses memory for that only, whatever the length says.
+/// A frame uses memory only for its captured bytes, whatever the length in its header is.
 #[test]
 fn what_was_not_captured_takes_no_memory() {
     let framing = Framing { crc: false, markers: false };

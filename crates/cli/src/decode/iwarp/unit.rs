@@ -19,7 +19,7 @@ pub(in super::super) enum Unit {
         text: String,
     },
     Frame(Box<FrameUnit>),
-    /// A frame of this many bytes, of which too few were captured to parse it.
+    /// A frame of this many bytes, too few of which were captured to parse it.
     Cut(usize),
     /// Invalid bytes, after which the stream is not followed any more.
     Broken(WireError),
@@ -38,7 +38,7 @@ pub(in super::super) struct FrameUnit {
     pub(in super::super) check: Check,
     /// The number of markers in it.
     markers: usize,
-    /// Whether it is the ready-to-receive frame.
+    /// Whether the frame is the ready-to-receive frame.
     rtr: bool,
 }
 
@@ -100,7 +100,7 @@ fn says(opcode: Opcode, payload: &[u8], starting: bool) -> Result<String, WireEr
 }
 
 impl Unit {
-    /// Returns its kind, for counting.
+    /// Returns the unit's kind, for counting.
     pub(in super::super) fn kind(&self) -> Option<String> {
         match self {
             Self::Startup { kind, .. } => Some(format!("MPA {kind}")),

@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(text(&out), "abcde");
     }
 
-    /// What the receiver has acknowledged was sent; anything else may still arrive.
+    /// Acknowledged bytes were sent, so missing ones were not captured. Other bytes may still arrive.
     #[test]
     fn what_was_not_captured() {
         let mut out = Vec::new();

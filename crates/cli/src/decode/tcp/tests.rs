@@ -1,3 +1,5 @@
+//! The table of TCP connections: which ones are dropped when there are too many or they have ended.
+
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;

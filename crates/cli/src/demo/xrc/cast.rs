@@ -17,7 +17,7 @@ use crate::demo::side::{TIMEOUT, pattern};
 use crate::demo::stage::Stage;
 use rdmux_command::child::Child;
 
-/// All processes, and their state.
+/// The processes of the rows, and their state.
 pub(in crate::demo) struct Cast {
     pub(super) receivers: [Receiver; 3],
     pub(super) file: DomainFile,
@@ -130,7 +130,7 @@ impl Stage {
         self.xrc.as_mut().context("the processes of the rows on XRC have not been started")
     }
 
-    /// Waits until the host's status is as expected: it learns of a process's death a moment later. `otherwise`
+    /// Waits until the host's status is as expected: it detects a process's death a moment later. `otherwise`
     /// describes the error if it does not become so.
     pub(super) fn until(
         &self,
@@ -166,11 +166,12 @@ impl Receiver {
         Ok(Self { child, pid, srqn: 0 })
     }
 
+    /// Sends a request to the process.
     pub(super) fn tell(&mut self, ask: &Ask) -> Result<()> {
         self.child.tell(ask)
     }
 
-    /// Waits until its request is done.
+    /// Waits until the process's request is done.
     pub(super) fn done(&mut self) -> Result<()> {
         match self.child.hear()? {
             Answer::Done => Ok(()),
@@ -192,7 +193,7 @@ impl Receiver {
         }
     }
 
-    /// Kills it, as `kill -9` does, and waits until it is dead.
+    /// Kills the process, as `kill -9` does, and waits until it is dead.
     pub(super) fn kill(&mut self) -> Result<()> {
         self.child.kill()
     }

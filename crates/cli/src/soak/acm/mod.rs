@@ -30,7 +30,7 @@ pub(crate) struct AcmArgs {
 
 pub(super) use self::pairs::{PairsArgs, run as pairs};
 
-/// One more adapter than concurrent hosts.
+/// The fabric's shape, with one more adapter than concurrent hosts.
 const SHAPE: &str = "switch:4";
 /// The multicast protocol, and short timeouts, because guests that have stopped are requested.
 const OPTIONS: &str = "route_prot acm\ntimeout 50\nretries 1\nnegative_timeout_ms 0\n";
@@ -76,6 +76,7 @@ pub(super) fn run(args: &AcmArgs) -> Result<bool> {
     Ok(flat && left.is_empty())
 }
 
+/// The state of a soak, with its counts.
 struct Soak {
     clients: Clients,
     done: u64,

@@ -95,7 +95,7 @@ fn play(scene: &Scene, args: &PairsArgs, start: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Resolves all hosts from all others. Prints the time, and returns what they sent for it.
+/// Resolves all hosts from all others. Prints the time, and returns the number of messages that they sent for it.
 fn round(what: &str, hosts: &[Host<'_>]) -> Result<Sums> {
     let before = sums(hosts)?;
     let time = all(hosts)?;

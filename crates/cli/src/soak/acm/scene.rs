@@ -242,12 +242,12 @@ impl Drop for Scene {
 }
 
 impl Service {
-    /// Returns its host's name.
+    /// Returns the name of the service's host.
     pub(super) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Returns its process id.
+    /// Returns the service's process id.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -265,7 +265,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The service may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

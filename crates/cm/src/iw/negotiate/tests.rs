@@ -52,7 +52,7 @@ fn a_request_says_what_is_wished_and_no_more() {
     assert!(asks.has(Flags::CRC) && asks.has(Flags::MARKERS));
 }
 
-/// As the responder: the initiator's flags, the reply's flags, and the first frame.
+/// Cases of the responder: the initiator's flags, the reply's flags, and the first frame.
 #[test]
 fn a_responder_does_what_it_is_asked_for() {
     let config = Config::default();
@@ -67,7 +67,7 @@ fn a_responder_does_what_it_is_asked_for() {
         (2, enhanced("AD", 6, 4), Some("AD"), Some(Rtr::Read), (4, 6)),
         (2, enhanced("ABD", 6, 4), Some("AD"), Some(Rtr::Read), (4, 6)),
         (2, enhanced("AB", 6, 4), Some("AB"), Some(Rtr::Send), (4, 6)),
-        // It offers no first frame: the responder asks for a Write, as siw does.
+        // The initiator offers no first frame: the responder requests a Write, as siw does.
         (2, enhanced("A", 6, 4), Some("AC"), Some(Rtr::Write), (4, 6)),
         // Without A the other letters mean nothing.
         (2, enhanced("BCD", 6, 4), Some(""), None, (4, 6)),
@@ -158,7 +158,7 @@ fn what_is_no_request_is_reset() {
     }
 }
 
-/// As the initiator: the wishes, the responder's flags, and the result.
+/// Cases of the initiator: the wishes, the responder's flags, and the result.
 #[test]
 fn an_initiator_takes_what_it_offered() {
     let none = Enhanced::NOT_NEGOTIATED;

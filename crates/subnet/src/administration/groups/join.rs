@@ -27,6 +27,7 @@ struct Join<'a> {
     place: PortRef,
 }
 
+/// Handles a Set of MCMemberRecord: joins a group, which is created if it does not exist.
 pub(in super::super) fn join(
     state: &mut State,
     cx: &Context<'_>,

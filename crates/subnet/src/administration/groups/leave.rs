@@ -10,6 +10,7 @@ use crate::administration::{AdministrationSink, Context, State, Status, events};
 use crate::manager::model::Port;
 use crate::topology::PortRef;
 
+/// Handles a Delete of MCMemberRecord: leaves a group.
 pub(in super::super) fn leave(
     state: &mut State,
     cx: &Context<'_>,

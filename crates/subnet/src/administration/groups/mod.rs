@@ -27,7 +27,7 @@ const LINK_LOCAL: u8 = 2;
 /// The packet life time of a partition's group: 4.096 us * 2^18.
 const PARTITION_LIFE: u8 = 0x12;
 
-/// All groups.
+/// The multicast groups of a subnet.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     by_mgid: BTreeMap<Gid, Group>,
@@ -163,6 +163,7 @@ impl Groups {
             .map(|member| (member.port, member.receives()))
     }
 
+    /// Returns the MLIDs of all groups.
     pub(super) fn mlids(&self) -> impl Iterator<Item = Lid> + '_ {
         self.by_mlid.keys().copied()
     }
@@ -228,8 +229,8 @@ impl Groups {
         }
     }
 
-    /// Removes the memberships of a port for which `is_over` returns true, and tells the manager. Returns the groups that
-    /// have lost their last full member, with their partitions.
+    /// Removes the memberships of a port for which `is_over` returns true, and notifies the manager. Returns the groups
+    /// that have lost their last full member, with their partitions.
     pub(super) fn remove_members(
         &mut self,
         port: Guid,

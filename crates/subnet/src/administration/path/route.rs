@@ -25,7 +25,7 @@ pub(super) struct Route {
 pub(super) struct Way {
     /// An adapter's port, or port 0 of a switch.
     pub(super) end: PortRef,
-    /// As in [`Route`].
+    /// The MTU code, as in [`Route`].
     pub(super) mtu: u8,
     pub(super) rate: u8,
 }

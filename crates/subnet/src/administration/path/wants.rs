@@ -20,7 +20,7 @@ pub(super) struct Wants {
     life: Wanted<u8>,
     pub(super) pkey: Option<Pkey>,
     pub(super) sl: Option<u8>,
-    /// Only reversible paths.
+    /// Whether only reversible paths match.
     pub(super) reversible: bool,
     /// Paths for raw traffic.
     pub(super) raw: bool,

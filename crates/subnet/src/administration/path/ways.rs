@@ -18,6 +18,7 @@ const MOST: usize = 1 << 18;
 #[derive(Debug, Default)]
 pub(super) struct Ways(Sets<Entry>);
 
+/// A cached route: its end port, with its MTU and rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
     /// The node of the end port.

@@ -490,7 +490,7 @@ fn port_that_is_a_member_by_several_gids_receives_while_one_does_and_leaves_with
     assert_eq!(members(&net, 0xc001), [(gid(&net, 3).guid(), true)]);
 }
 
-/// Sets the first two alias GUIDs of the port with LID 2, or gives them up if they are zero.
+/// Sets the first two alias GUIDs of the port with LID 2, or releases them if they are zero.
 fn set_aliases(net: &mut Net, aliases: [u64; 2]) {
     net.asks = Lid(2);
     let lids = GuidInfoRecordMask::LID | GuidInfoRecordMask::BLOCK_NUM;

@@ -111,7 +111,7 @@ fn refused_directed_route_smp_has_the_direction_bit() {
     net.arrive(B, &packet);
     let answer = net.on_the_way().remove(0);
     assert_eq!((answer.mad[3], &answer.mad[4..6]), (0x81, &[0x80, 0x0c][..]));
-    // It comes from a LID other than the one that was addressed.
+    // The answer comes from a LID other than the one that was addressed.
     net.arrive(A, &answer);
     assert_eq!(net.read(client).map(|m| tid(&m.data) & 0xffff_ffff), Some(1));
 }

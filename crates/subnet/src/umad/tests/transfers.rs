@@ -112,7 +112,7 @@ fn second_response_to_the_same_peer_is_refused_while_the_first_is_sent() {
     let address = UserAddress { lid: Lid(77), ..table.address };
     net.write(server, UserMad { address, ..table.clone() }).unwrap();
     net.deliver();
-    // It has arrived; a further one belongs to no transfer.
+    // The table has arrived; a further one belongs to no transfer.
     net.write(server, table).unwrap();
 }
 
@@ -348,7 +348,7 @@ fn packets_that_break_the_protocol_are_aborted_and_end_the_transfer() {
         let abort = rmpp_of(&net.on_the_way()[0]);
         assert_eq!((abort.kind, abort.status), (RmppType::ABORT, status), "{change}");
         assert_eq!(net.umad.outstanding(server), 0, "{change}");
-        // As on Linux the program is not told: it expects no response.
+        // As on Linux the program gets no record: it expects no response.
         assert!(net.read(server).is_none());
     }
 }

@@ -41,7 +41,7 @@ flags! {
 }
 
 impl PathFlags {
-    /// Both directions.
+    /// The path serves both directions.
     pub const BIDIRECTIONAL: Self = Self::OUTBOUND.union(Self::INBOUND_REVERSE);
 
     /// The flags of a path from a service.
@@ -85,10 +85,12 @@ impl Entry {
         put(b, field::INFO, self.info);
     }
 
+    /// Creates the entry of an address.
     pub(super) fn of_address(flags: EntryFlags, address: &Address) -> Self {
         Self { flags: flags.bits(), kind: address.kind(), info: address.to_field() }
     }
 
+    /// Creates the entry of a path record.
     pub(super) fn of_path(flags: u32, path: &PathRecord) -> Self {
         Self { flags, kind: AddressType::PATH, info: path.to_bytes() }
     }

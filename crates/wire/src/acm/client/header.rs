@@ -137,7 +137,7 @@ fn length_bytes(op: Op, length: u16) -> [u8; 2] {
 /// The end of the first message in a stream's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// More bytes are needed, until there are this many: the header's, or the message's.
+    /// More bytes are needed, up to this total: the length of the header, or of the message.
     Needs(usize),
     /// The message is complete, and has this many bytes.
     Whole(usize),

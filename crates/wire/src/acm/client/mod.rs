@@ -1,7 +1,7 @@
 //! The protocol between programs and their host's service: ibacm's messages over a stream socket.
 //!
 //! Every message begins with a [`Header`] that contains its length. [`Frame`] finds the end of a message. A program
-//! sends a [`Request`] and gets a [`Reply`]. [`Refusal`] says what a service does with a request that it cannot parse.
+//! sends a [`Request`] and gets a [`Reply`]. [`Refusal`] is a service's reaction to a request that it cannot parse.
 //!
 //! ```
 //! # use rdmux_wire::acm::Address;

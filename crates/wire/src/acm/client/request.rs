@@ -35,7 +35,7 @@ pub enum Query {
     ResolvePath {
         /// The known components of the path.
         path: PathRecord,
-        /// Whether to use only the cache, as above.
+        /// Whether to use only the cache: without an entry the request fails at once.
         cached_only: bool,
     },
     /// Queries subnet administration for a path: components that are not 0 must match.
@@ -69,12 +69,12 @@ pub enum Subject {
     Address(Address),
 }
 
-/// What a service does with bytes that are not a valid request.
+/// A service's reaction to bytes that are not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It closes the connection without a reply, since the start of the next message is not known.
+    /// The service closes the connection without a reply, since the start of the next message is not known.
     Close(WireError),
-    /// It replies with this header.
+    /// The service replies with this header.
     Answer(Header),
 }
 

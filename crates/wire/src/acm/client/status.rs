@@ -12,7 +12,7 @@ codes! {
         NO_MEMORY = 1, "out of memory";
         /// The message is invalid.
         INVALID = 2, "invalid argument";
-        /// Nothing is known, and only the cache was to be used; or the response was invalid.
+        /// The cache has no entry and was the only permitted source, or the response was invalid.
         NO_DATA = 3, "no data available";
         /// No suitable endpoint of the host is active.
         NOT_CONNECTED = 5, "endpoint is not connected";
