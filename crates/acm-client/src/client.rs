@@ -44,7 +44,7 @@ impl Client {
         Self { targets, shared, idle: Mutex::default(), tid: AtomicU64::new(1) }
     }
 
-    /// Connects now, to check that there is a service.
+    /// Connects now, to check that a service is running.
     ///
     /// # Errors
     /// [`Error`].
@@ -145,10 +145,10 @@ impl Client {
         }
     }
 
-    /// Makes the service invalidate its cache entries of a destination, or all. Returns how many they were.
+    /// Makes the service invalidate its cache entries of a destination, or all. Returns how many it invalidated.
     ///
     /// # Errors
-    /// As [`resolve`](Self::resolve); [`Error::Closed`] from ibacm, which does not know this request.
+    /// As [`resolve`](Self::resolve); [`Error::Closed`] from ibacm, which does not support this request.
     pub fn flush(&self, dest: Option<Address>, timeout: Duration) -> Result<u64, Error> {
         match self.ask(Query::Flush(dest), timeout)? {
             Reply::Flushed(entries) => Ok(entries),

@@ -16,7 +16,7 @@ const CHUNK: usize = 32 << 10;
 pub(crate) struct Connection {
     fd: OwnedFd,
     out: Vec<u8>,
-    /// Received bytes, of which the first `taken` have been parsed.
+    /// Received bytes. The first `taken` of them have been parsed.
     input: Vec<u8>,
     taken: usize,
 }

@@ -28,7 +28,7 @@ pub enum Error {
         "the ACM service closed the connection without an answer: it exited, or does not support the request"
     )]
     Closed,
-    /// There was no answer in time.
+    /// No answer arrived in time.
     #[error("the ACM service gave no answer within {0:?}")]
     TimedOut(Duration),
     /// The service sent an invalid answer.

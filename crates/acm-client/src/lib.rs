@@ -6,15 +6,15 @@
 //! - [`Shared`]: the service's cache in shared memory, read without a message; [`Offer`] is the service's side of it, and [`Users`] the
 //!   users that it serves
 //!
-//! # What a service can do to a client
+//! # Effects of a service on a client
 //!
-//! It may hang, die, restart, close early, or send a partial or wrong message. Every call has a deadline that holds whatever the service
-//! does, no write raises SIGPIPE, and after a restart the next request connects again. A Unix socket is used only if its listener is root,
-//! this user, or the owner of the socket's directory.
+//! A service may hang, die, restart, close early, or send a partial or wrong message. Every call has a deadline that holds in all these
+//! cases, no write raises SIGPIPE, and after a restart the next request connects again. A Unix socket is used only if its listener is
+//! root, this user, or the owner of the socket's directory.
 //!
 //! # Both kinds of services
 //!
-//! ibacm treats the result of one receive call as one request, so of two requests on a connection one may be lost. A connection carries
+//! ibacm treats the result of one receive call as one request, so if a connection carries two, one may be lost. A connection carries
 //! several requests only if the service offers its cache ([`Places::paths`]), which ibacm does not.
 #![forbid(unsafe_code)]
 

@@ -24,9 +24,9 @@ pub enum Reply {
 /// An endpoint of the service's host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its attributes.
+    /// The endpoint's attributes.
     pub info: EndpointInfo,
-    /// Its names and addresses as text.
+    /// The endpoint's names and addresses as text.
     pub addresses: Vec<Text<ADDRESS_LEN>>,
 }
 

@@ -37,8 +37,8 @@ pub struct RequestId(pub u64);
 
 /// Any number of concurrent requests, with a descriptor that is readable when [`next`](Self::next) has work.
 ///
-/// A request ends within its timeout, whatever the service does. After fork(2), a child sends its requests again over its own connections;
-/// its descriptor has the same number.
+/// A request ends within its timeout, whatever the service does. After fork(2), a child sends its requests again over its own connections.
+/// Its descriptor has the same number.
 #[derive(Debug)]
 pub struct Requests {
     targets: Vec<Target>,
@@ -50,7 +50,7 @@ pub struct Requests {
     done: VecDeque<(RequestId, Result<Reply, Error>)>,
     /// Whether a connection carries several requests.
     is_pipelined: bool,
-    /// Until when the service is too busy to accept connections.
+    /// Time until which the service is too busy to accept connections.
     busy: Option<Instant>,
     /// Connections with requests that [`process`](Self::process) will send together.
     unsent: Vec<u64>,
@@ -63,11 +63,11 @@ struct Link {
     /// The index of the target that it leads to.
     target: usize,
     is_connected: bool,
-    /// Whether it has answered a request.
+    /// Whether the connection has carried an answer.
     has_answered: bool,
-    /// Whether it gets no more requests.
+    /// Whether the connection gets no more requests.
     is_stale: bool,
-    /// Whether the poller waits for it to be writable.
+    /// Whether the poller waits for the connection to be writable.
     wants_out: bool,
     asked: Vec<u64>,
 }
@@ -121,7 +121,7 @@ impl Requests {
         RequestId(id)
     }
 
-    /// Cancels a request, for which [`next`](Self::next) will return nothing. Returns whether it existed.
+    /// Cancels a request, so that [`next`](Self::next) returns nothing for it. Returns whether the request existed.
     pub fn cancel(&mut self, id: RequestId) -> bool {
         self.come_back_from_fork();
         let before = self.done.len();
@@ -138,13 +138,13 @@ impl Requests {
         self.table.len() + self.done.len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether no request is outstanding.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Does all work that needs no waiting, and returns the next answer, in any order. If there is none, wait until the descriptor is
-    /// readable.
+    /// Does all work that needs no waiting, and returns the next answer, in any order. If it returns none, wait until the descriptor
+    /// is readable.
     #[expect(clippy::should_implement_trait, reason = "none is not the end")]
     pub fn next(&mut self) -> Option<(RequestId, Result<Reply, Error>)> {
         self.next_within(|| Duration::ZERO)
@@ -177,7 +177,7 @@ impl Requests {
         reply
     }
 
-    /// Waits at most this long for the next answer. Returns none after that, and if there are no requests.
+    /// Waits at most this long for the next answer. Returns none after that, and without requests.
     pub fn wait(&mut self, time: Duration) -> Option<(RequestId, Result<Reply, Error>)> {
         let mut deadline = None;
         let mut is_late = false;
@@ -225,12 +225,12 @@ impl Requests {
                     self.flush(key);
                 }
             }
-            // Requests of a connection that takes no more go to another one.
+            // Requests of a connection that takes no more are moved to another one.
             self.dispatch();
         }
     }
 
-    /// Assigns waiting requests to connections that accept one, and connects if there is none.
+    /// Assigns waiting requests to connections that accept one, and connects if none exists.
     fn dispatch(&mut self) {
         while self.busy.is_none() && self.table.is_waiting() {
             let most = if self.is_pipelined { PIPELINED } else { 1 };
@@ -356,7 +356,7 @@ impl Requests {
         // A service that takes one request at a time closes the connection when it gets two.
         let were_many = self.is_pipelined && link.asked.len() > 1 && *error == Error::Closed;
         self.is_pipelined &= !were_many;
-        // A restart closes all idle connections, each of which may be assigned a request.
+        // A restart closes all idle connections, and each may be assigned a request.
         let was_kept = !self.is_pipelined && link.has_answered;
         for id in link.asked {
             if *error == Error::Closed && self.table.again(id, !were_many && !was_kept) {
@@ -458,7 +458,7 @@ struct Poller {
     wake: Option<Option<Wake>>,
 }
 
-/// When the descriptor must become readable although nothing has arrived.
+/// Time at which the descriptor must become readable although nothing has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wake {
     Now,

@@ -27,9 +27,9 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 use crate::socket::{check_peer, left, wait};
 use crate::{Error, Users};
 
-/// How long a service may take to pass the cache to a client.
+/// Time that a service may take to pass the cache to a client.
 const WAIT: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 250 });
-/// After a failure, how long to wait before requesting the cache again, in nanoseconds.
+/// Time in nanoseconds to wait after a failure before requesting the cache again.
 const AGAIN: u64 = 1_000_000_000;
 
 /// A client's view of a service's cache. It is requested on first use, and again after a restart of the service.
@@ -42,7 +42,7 @@ pub struct Shared {
 #[derive(Debug, Default)]
 struct State {
     cache: Option<Arc<PathCache>>,
-    /// When it may be requested again.
+    /// Time at which the cache may be requested again.
     next: u64,
 }
 
@@ -52,7 +52,7 @@ impl Shared {
         Self { path: socket.into(), state: RwLock::default() }
     }
 
-    /// Returns the paths between two addresses if the service has them cached, as it would answer at once. Costs no system
+    /// Returns the paths between two addresses if the service has them cached and would answer at once. Costs no system
     /// call, except to request the cache, at most once a second. That takes up to 250 ms if the service hangs.
     pub fn get(&self, source: Option<&Address>, dest: &Address) -> Option<Paths> {
         let now = now();
@@ -79,7 +79,7 @@ impl Shared {
     fn cache(&self, now: u64) -> Option<Arc<PathCache>> {
         let is_leased = |cache: &&Arc<PathCache>| cache.is_leased(now);
         {
-            // The writer may take a while, or be a thread of the parent at fork(2), which is gone here.
+            // The writer may take a while, or be a thread that the parent had at fork(2), which does not exist in this child.
             let state = self.state.try_read()?;
             if let Some(cache) = state.cache.as_ref().filter(is_leased) {
                 return Some(cache.clone());
@@ -155,7 +155,7 @@ impl Offer {
             listen_at(&path, SocketType::SEQPACKET, users.socket_mode())?,
             table.fd().try_clone()?,
         );
-        // Its thread only accepts connections.
+        // The thread of this listener only accepts connections.
         rustix::io::ioctl_fionbio(&listener, false)?;
         let (users, refused) = (RwLock::new(users), AtomicU64::new(0));
         let shared = Arc::new(Handout { listener, fd, users, refused });

@@ -24,7 +24,7 @@ pub(crate) enum Connecting {
 }
 
 /// Starts a nonblocking connection to the first target, from index `from` on, that has a listener. If waiting for it ends with
-/// an error which says that there is no listener ([`is_absent`]), the caller continues with the next target.
+/// an error that means that no listener exists ([`is_absent`]), the caller continues with the next target.
 pub(crate) fn connect(targets: &[Target], from: usize) -> Result<(usize, Connecting), Error> {
     for (i, target) in targets.iter().enumerate().skip(from) {
         match connect_to(&target.address()) {
@@ -40,7 +40,7 @@ fn no_service(targets: &[Target]) -> Error {
     Error::NoService(all.join(" or "))
 }
 
-/// Returns whether connecting failed because there is no listener, or this host has no route.
+/// Returns whether connecting failed because no process listens, or this host has no route.
 pub(crate) fn is_absent(error: &Error) -> bool {
     let Error::System(_, errno) = error else { return false };
     let no_way = [Errno::HOSTUNREACH, Errno::NETUNREACH, Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
@@ -137,7 +137,7 @@ fn wait_connected(socket: &OwnedFd, deadline: Instant, timeout: Duration) -> Res
     }
 }
 
-/// How long to wait before retrying a busy service.
+/// Time to wait before retrying a busy service.
 pub(crate) const BUSY: Duration = Duration::from_millis(2);
 
 /// Returns whether a pending connection is established.

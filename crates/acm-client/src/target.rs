@@ -16,7 +16,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Returns its current address: a service that restarts may use another mode.
+    /// Returns the service's current address: a service that restarts may use another mode.
     pub(crate) fn address(&self) -> Address {
         match self {
             Self::Programs(places) => places.address(),

@@ -24,7 +24,7 @@ use crate::{Client, Error, Offer, Places, Reply, Requests, Target, Users};
 
 /// Long enough for any answer.
 const LONG: Duration = Duration::from_secs(60);
-/// For services that never answer.
+/// A timeout for services that never answer.
 const SHORT: Duration = Duration::from_millis(30);
 
 fn places() -> (TempDir, Places) {
@@ -229,11 +229,11 @@ fn connect_now(places: &Places) -> Option<crate::socket::Connecting> {
 fn service_that_goes_on_sending_costs_a_bounded_time() {
     let (_dir, places) = places();
     serve(&places, |_, mut stream| {
-        // There is always more input than one receive call takes.
+        // The socket always has more input than one receive call takes.
         rustix::net::sockopt::set_socket_send_buffer_size(&stream, 1 << 20).unwrap();
         let request = request(&mut stream).unwrap();
         let foreign = bytes(request.tid + 1000, Answer::Failed(Op::RESOLVE, Status::INVALID));
-        // This much is written atomically, whatever other threads write.
+        // This much is written atomically, even if other threads write.
         let many = foreign.repeat(1000);
         let write = || {
             // Far more than can be read in the time, followed by the answer, which is too late.

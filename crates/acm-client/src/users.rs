@@ -12,7 +12,7 @@ pub enum Users {
 }
 
 impl Users {
-    /// Only the owner and root.
+    /// Only the owner and root may connect.
     pub const NONE: Self = Self::Of(BTreeSet::new());
 
     /// Returns whether a user may use the service of this process, whose owner is the process's effective user.

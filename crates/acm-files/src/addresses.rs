@@ -78,8 +78,8 @@ pub struct Assignments {
     pub lines: Vec<u32>,
 }
 
-/// Parses an address file. `name` is its name in problems, `takes_ips` the option `support_ips_in_addr_cfg`: without it, lines
-/// with IP addresses are skipped, since the service knows the addresses of interfaces anyway.
+/// Parses an address file. `name` is its name in problems, `takes_ips` the option `support_ips_in_addr_cfg`. Without that
+/// option, lines with IP addresses are skipped, since the service determines the addresses of interfaces anyway.
 pub fn parse(name: &str, input: impl BufRead, takes_ips: bool) -> (Assignments, Report) {
     let mut problems = Reporter::new(name);
     let (mut found, mut known) = (Assignments::default(), BTreeSet::new());

@@ -24,7 +24,7 @@ impl<'a> Line<'a> {
         self.text.split_ascii_whitespace()
     }
 
-    /// Returns the first `N` words, if there are that many, and the next one.
+    /// Returns the first `N` words, if the line has that many, and the next one.
     pub(crate) fn fields<const N: usize>(&self) -> Option<([&'a str; N], Option<&'a str>)> {
         let mut words = self.words();
         let mut fields = [""; N];

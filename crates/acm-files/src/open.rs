@@ -19,26 +19,26 @@ pub enum OpenError {
     /// The file does not exist.
     #[error("{0} does not exist")]
     Missing(PathBuf),
-    /// It is a symbolic link.
+    /// The path is a symbolic link.
     #[error("{0} is a symbolic link, which is not followed; replace it by the file itself")]
     Link(PathBuf),
-    /// It is a directory, a device, or another kind of non-regular file.
+    /// The path is a directory, a device, or another kind of non-regular file.
     #[error("{0} is not a regular file")]
     NotAFile(PathBuf),
-    /// Every user may write to it, or replace it.
+    /// Every user may write to the file, or replace it.
     #[error("every user can write to {0}, so it cannot be trusted; run chmod o-w on it")]
     Writable(PathBuf),
-    /// It belongs to another user than root and the reader.
+    /// The file belongs to another user than root and the reader.
     #[error("{path} belongs to user {owner}, not to root or user {user}; run chown on it")]
     Owner {
         /// The file.
         path: PathBuf,
-        /// Its owner.
+        /// The owner of the file.
         owner: u32,
         /// The user that reads it.
         user: u32,
     },
-    /// It is larger than the maximum for such a file.
+    /// The file is larger than the maximum for such a file.
     #[error("{path} has more than {max} bytes")]
     TooLarge {
         /// The file.

@@ -70,7 +70,7 @@ impl Report {
         self.count(Severity::Warning)
     }
 
-    /// Returns whether there are no problems.
+    /// Returns whether the report has no problems.
     pub fn is_clean(&self) -> bool {
         self.errors() + self.warnings() == 0
     }

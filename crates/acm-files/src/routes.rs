@@ -7,7 +7,7 @@
 //! 0x0003 : UNREACHABLE
 //! ```
 //!
-//! The sections of local ports contain the routes; the headings of all sections give the LIDs of ports. A dump of a large subnet
+//! The sections of local ports contain the routes, and the headings of all sections the LIDs of ports. A dump of a large subnet
 //! is read line by line, and its memory depends on the number of ports, not of paths.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use crate::problem::Reporter;
 pub struct DumpedPort {
     /// The port's GUID.
     pub guid: Guid,
-    /// Its first LID.
+    /// The port's first LID.
     pub base_lid: Lid,
 }
 
@@ -39,7 +39,7 @@ pub struct Route {
     pub sl: u8,
     /// The MTU of the whole path.
     pub mtu: Mtu,
-    /// The rate of its slowest link.
+    /// The rate of the route's slowest link.
     pub rate: Rate,
 }
 
@@ -60,6 +60,7 @@ pub fn parse(name: &str, input: impl BufRead, local: &[DumpedPort]) -> (Routes, 
     (dump.finish(), problems.finish())
 }
 
+/// The parser's state.
 struct Dump<'a> {
     local: &'a [DumpedPort],
     section: Section,
@@ -70,9 +71,9 @@ struct Dump<'a> {
 /// The section of a line.
 #[derive(Clone, Copy)]
 enum Section {
-    /// Before the first one.
+    /// No section has started.
     None,
-    /// Another port's, or one with an invalid heading.
+    /// The section of another port, or one with an invalid heading.
     Other,
     /// A local port's.
     Of(DumpedPort),

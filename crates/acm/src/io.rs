@@ -65,9 +65,9 @@ pub trait Io {
         mask: PathRecordMask,
     );
 
-    /// Asks the operating system for an address, for an endpoint whose port is not InfiniBand.
-    /// [`Machine::handle_system`](crate::Machine::handle_system) gets the answer, once, after this call returns, unless
-    /// it is not [wanted](crate::Machine::is_wanted) any more, or the driver [has no room](crate::Machine::refuse_system) for it.
+    /// Queries the operating system for an address, for an endpoint whose port is not InfiniBand.
+    /// [`Machine::handle_system`](crate::Machine::handle_system) gets the answer, once, after this call returns, unless it is not
+    /// [wanted](crate::Machine::is_wanted) any more, or the driver [has no room](crate::Machine::refuse_system) for it.
     fn ask_system(&mut self, endpoint: EndpointId, question: QuestionId, address: &Address);
 
     /// Reports that a client, the first or one more, waits for the answer to a query of [`ask_system`](Self::ask_system) from now on.
@@ -107,11 +107,11 @@ pub enum To {
 /// A remote endpoint: the source or destination of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
-    /// Its GID. Datagrams to it have a GRH.
+    /// The peer's GID. Datagrams to it have a GRH.
     pub gid: Gid,
-    /// Its LID.
+    /// The peer's LID.
     pub lid: Lid,
-    /// Its queue pair.
+    /// The peer's queue pair.
     pub qpn: Qpn,
     /// The service level, of the group through which both can communicate. Ignored in received datagrams.
     pub sl: u8,
@@ -144,7 +144,7 @@ pub struct Resolved {
     pub is_cached: bool,
 }
 
-/// The reason why there is no path. Each is a status of the client protocol, see [`Self::status`].
+/// The reason why no path is returned. Each is a status of the client protocol, see [`Self::status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// Too many requests of this client, or of all clients, are waiting.
@@ -155,13 +155,13 @@ pub enum Failure {
     NoData,
     /// The endpoint's port is not active, or the endpoint is not in the lowest group.
     NotConnected,
-    /// There was no answer in time.
+    /// No answer arrived in time.
     TimedOut,
     /// No endpoint has the source address.
     SourceAddress,
     /// The source cannot be one of these addresses.
     SourceType,
-    /// There is no destination, or it is not a valid one.
+    /// The request has no destination, or not a valid one.
     DestAddress,
     /// No source can be found for a destination of this kind.
     DestType,
@@ -211,9 +211,9 @@ impl core::error::Error for Failure {}
 /// The failure of a query to subnet administration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SaFailure {
-    /// The status of its datagram.
+    /// The status of subnet administration's datagram.
     Status(u16),
-    /// There was no answer, or it cannot be reached.
+    /// No answer arrived, or subnet administration cannot be reached.
     Silent,
 }
 
@@ -226,7 +226,7 @@ pub struct Request {
     pub dest: Dest,
     /// Whether the request fails with [`Failure::NoData`] at once if the answer is not cached. The search continues.
     pub no_delay: bool,
-    /// How long the client waits, [`Options::deadline`](crate::Options::deadline) at most and by default.
+    /// Time that the client waits, [`Options::deadline`](crate::Options::deadline) at most and by default.
     pub timeout: Option<Duration>,
 }
 
@@ -244,9 +244,9 @@ pub enum Dest {
 /// The cache entries to invalidate, see [`Machine::forget`](crate::Machine::forget).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forget {
-    /// All that were learned. Entries from files stay.
+    /// All addresses that were learned. Entries from files stay.
     All,
-    /// All that an endpoint learned.
+    /// All addresses that an endpoint learned.
     Endpoint(EndpointId),
     /// An address, at all endpoints.
     Address(Address),

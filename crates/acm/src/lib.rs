@@ -6,9 +6,9 @@
 //!  Io::answer <-----          cache, searches, groups          handle_* <--------
 //! ```
 //!
-//! A request for an address that is not cached goes to a multicast group. Only the endpoint that has the address answers, but every
-//! endpoint that receives the request learns the sender's address: N requests, not N x N, tell N endpoints about each other. So an endpoint
-//! does not send all its requests at once, and drops those whose answers it overhears.
+//! A request for an address that is not cached is sent to a multicast group. Only the endpoint that has the address answers, but every
+//! endpoint that receives the request learns the sender's address: N endpoints learn each other's addresses by N requests, not N x N. So an
+//! endpoint does not send all its requests at once, and drops those whose answers it overhears.
 //!
 //! - [`Options`], and [`Port`] and [`Endpoint`] as the driver describes them
 //! - [`Io`]: the operations that the driver performs for the machine

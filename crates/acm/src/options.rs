@@ -22,12 +22,12 @@ pub struct Options {
     pub route_protocol: RouteProtocol,
     /// Whether local addresses are resolved without a query (`loopback_prot local`).
     pub local_loopback: bool,
-    /// How long the last attempt of a request waits, in addition to the port's subnet timeout (`timeout`). Each earlier
-    /// attempt waits half as long as the next, so that a lost datagram does not cost the whole timeout.
+    /// Time that the last attempt of a request waits, in addition to the port's subnet timeout (`timeout`). Each
+    /// earlier attempt waits half as long as the next, so that a lost datagram does not cost the whole timeout.
     pub timeout: Duration,
     /// The number of retransmissions of a request (`retries`).
     pub retries: u32,
-    /// The longest time that a client's request waits for its answer, whatever timeout it has.
+    /// The maximum time that a client's request waits for its answer, regardless of its own timeout.
     pub deadline: Duration,
     /// The maximum of an endpoint's outstanding multicast requests (`resolve_depth`). Others are queued.
     pub resolve_depth: u32,
@@ -47,7 +47,7 @@ pub struct Options {
     pub subnet_size: u32,
     /// The rate of the lowest group, in which all endpoints must be (`min_rate`).
     pub min_rate: Rate,
-    /// Its MTU (`min_mtu`).
+    /// The MTU of the lowest group (`min_mtu`).
     pub min_mtu: Mtu,
     /// The maximum number of groups that an endpoint joins, 1 to 6: besides the lowest one, that of the port's own rate and MTU, then
     /// those of [`groups`](Self::groups), then groups of remote endpoints that are better than the common ones. Only the lowest with
@@ -55,7 +55,7 @@ pub struct Options {
     pub max_groups: usize,
     /// Additional groups to join.
     pub groups: Vec<GroupSpec>,
-    /// Which endpoint to believe when two claim the same address.
+    /// The policy for two endpoints that claim the same address.
     pub claims: ClaimPolicy,
     /// The maximum of addresses that an endpoint caches.
     pub max_entries: usize,
@@ -81,7 +81,7 @@ pub enum RouteProtocol {
     Acm,
 }
 
-/// Which endpoint to believe when one claims an address that another has claimed.
+/// The policy for an endpoint that claims an address that another has claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum ClaimPolicy {
     /// The first claimant, until its entry expires.
@@ -89,19 +89,19 @@ pub enum ClaimPolicy {
     /// The last claimant, as ibacm does.
     #[default]
     Newest,
-    /// The first claimant, unless subnet administration confirms that the other's GID has the other's LID, and the first one does
-    /// not answer for the address any more.
+    /// Believes the first claimant, unless subnet administration confirms that the other's GID has the other's LID, and the first
+    /// one does not answer for the address any more.
     Verified,
 }
 
 /// A group to join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupSpec {
-    /// Its rate.
+    /// The group's rate.
     pub rate: Rate,
-    /// Its MTU.
+    /// The group's MTU.
     pub mtu: Mtu,
-    /// Its service level.
+    /// The group's service level.
     pub sl: u8,
     /// Distinguishes groups of the same rate and MTU.
     pub tos: u8,

@@ -32,11 +32,11 @@ impl PortKind {
 pub struct Port {
     /// The network.
     pub kind: PortKind,
-    /// Whether it is active.
+    /// Whether the port is active.
     pub is_active: bool,
-    /// The GUID of its device.
+    /// The GUID of the port's device.
     pub device_guid: Guid,
-    /// Its number, from 1.
+    /// The port's number, from 1.
     pub number: u8,
     /// The number of ports of the device.
     pub count: u8,
@@ -72,7 +72,7 @@ impl Port {
     }
 
     /// Returns whether two LIDs belong to one port of the subnet. All ports have as many path bits as this one, because subnet managers
-    /// know no other setting.
+    /// support no other setting.
     pub(crate) fn is_one_port(&self, one: Lid, other: Lid) -> bool {
         let mask = u16::MAX.checked_shl(self.lmc.into()).unwrap_or(0);
         one.0 & mask == other.0 & mask
@@ -115,12 +115,12 @@ impl Port {
 /// An endpoint: a port and a partition, with names, addresses and a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its port.
+    /// The endpoint's port.
     pub port: PortId,
-    /// Its partition's P_Key, as in the port's table.
+    /// The P_Key of the endpoint's partition, as in the port's table.
     pub pkey: Pkey,
-    /// Its queue pair; 0 if it has none, as on ports that are not InfiniBand.
+    /// The endpoint's queue pair, or 0 if it has none, as on ports that are not InfiniBand.
     pub qpn: Qpn,
-    /// Its names and addresses, without duplicates. The port's GIDs and LIDs may be omitted.
+    /// The endpoint's names and addresses, without duplicates. The port's GIDs and LIDs may be omitted.
     pub addresses: Vec<Address>,
 }

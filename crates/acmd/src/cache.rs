@@ -17,11 +17,11 @@ pub(crate) use rdmux_link::acm::now;
 
 /// The number of slots of the table; memory is allocated only for slots in use.
 const SLOTS: usize = 1 << 17;
-/// How long readers trust a table whose lease is not renewed.
+/// Time for which readers trust a table whose lease is not renewed.
 const LEASE: Duration = Duration::from_secs(10);
-/// How often the lease is renewed.
+/// Interval at which the lease is renewed.
 const RENEW: Duration = Duration::from_secs(4);
-/// How many of an endpoint's addresses are used as sources in keys, and how many of its GIDs.
+/// Number of an endpoint's addresses that are used as sources in keys, and number of its GIDs.
 const SOURCES: usize = 4;
 
 /// All addresses of endpoints, because the service chooses a source among all of them.
@@ -48,6 +48,7 @@ struct Keys {
     only: Vec<IpAddr>,
 }
 
+/// The table, and the socket that passes it to clients.
 struct Shared {
     table: PathTable,
     offer: Offer,

@@ -42,9 +42,9 @@ pub(crate) struct Config {
 /// The files from which caches are filled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Data {
-    /// OpenSM's dump, if it is to be loaded.
+    /// OpenSM's dump, if the options name one.
     routes: Option<PathBuf>,
-    /// The hosts file, if it is to be loaded.
+    /// The hosts file, if the options name one.
     hosts: Option<PathBuf>,
 }
 
@@ -80,7 +80,7 @@ impl Config {
 }
 
 impl Data {
-    /// Returns whether no file is to be loaded.
+    /// Returns whether the options name no file to load.
     pub(crate) fn is_empty(&self) -> bool {
         self.routes.is_none() && self.hosts.is_none()
     }
@@ -263,7 +263,7 @@ fn endpoint_name(host: &HostName) -> String {
 
 /// The outcome of reading a file whose earlier contents may be in force.
 enum Read<T> {
-    /// Its contents.
+    /// The contents of the file.
     Says(T),
     /// The file does not exist.
     Missing,
@@ -401,7 +401,7 @@ mod tests {
         let (config, _, files) = world.sources.read_watched(None);
         let files = files.unwrap();
         assert!(config.options.machine.retries == 7 && !files.take());
-        // A file that is to be loaded, but did not exist.
+        // A file to load that did not exist.
         fs::write(&hosts, "").unwrap();
         assert!(files.take());
     }

@@ -11,7 +11,7 @@ use rdmux_wire::sa::Rate;
 use crate::poller::{Interest, Poller, Token};
 use crate::rest::Rest;
 
-/// How long to wait before opening a device again: at first, and at most.
+/// Time to wait before opening a device again: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Identifies a port of a device.
@@ -28,11 +28,11 @@ pub(crate) struct At {
 pub(crate) struct Seen {
     /// The description for the machine.
     pub(crate) port: Port,
-    /// The name of its device.
+    /// The name of the port's device.
     pub(crate) device: String,
-    /// Its P_Key table, including empty entries.
+    /// The port's P_Key table, including empty entries.
     pub(crate) pkeys: Vec<Pkey>,
-    /// Its IP addresses.
+    /// The port's IP addresses.
     pub(crate) addresses: Vec<GidEntry>,
 }
 
@@ -61,7 +61,7 @@ enum Device {
     Closed(Instant, Duration),
 }
 
-/// When a device must be driven.
+/// Time at which a device must be driven.
 #[derive(Clone, Copy, Debug)]
 struct Drive {
     /// The time at which it must be driven even without input.
@@ -70,7 +70,7 @@ struct Drive {
 }
 
 impl Drive {
-    /// Returns when it must be driven next, including the end of a rest.
+    /// Returns when the device must be driven next, including the end of a rest.
     fn next(&self) -> Option<Instant> {
         self.at.into_iter().chain(self.rest.end()).min()
     }
@@ -230,7 +230,7 @@ fn drive_token(kind: DeviceKind) -> Token {
     Token::Drive((kind as u8).into())
 }
 
-/// Returns a port of a device; none if the device is gone.
+/// Returns a port of a device, or none if the device is gone.
 fn see(context: &Context, kind: DeviceKind, number: u8) -> Option<Seen> {
     let attr = context.query_port_number(number).ok()?;
     let pkeys: Vec<Pkey> =

@@ -20,16 +20,16 @@ use crate::queue::{Arrived, Queue};
 
 /// The multicast queue pair number.
 const MULTICAST: Qpn = Qpn::new(0x00ff_ffff);
-/// How many contradicting claims are logged in a row, because remote endpoints decide how many there are.
+/// Number of contradicting claims that are logged in a row. It is bounded because remote endpoints determine their number.
 const CLAIMS_LOGGED: u32 = 16;
 
 /// An endpoint's queue pair, and its groups.
 pub(crate) struct EndpointIo {
-    /// Its port.
+    /// The endpoint's port.
     pub(crate) port: PortId,
-    /// Its queue pair; none on ports that are not InfiniBand, or if it cannot be created.
+    /// The endpoint's queue pair. None on ports that are not InfiniBand, or if it cannot be created.
     pub(crate) queue: Option<Queue>,
-    /// The groups that it is a member of.
+    /// The groups that the endpoint is a member of.
     groups: HashMap<Gid, McMemberRecord>,
     /// The groups to leave as soon as they are joined.
     leaving: HashSet<Gid>,
@@ -51,7 +51,7 @@ impl EndpointIo {
 
 /// A port's access to subnet administration.
 pub(crate) struct PortIo {
-    /// Its number at its device.
+    /// The port's number at its device.
     pub(crate) number: u8,
     /// The address of subnet administration.
     pub(crate) to: Administration,
@@ -64,7 +64,7 @@ pub(crate) struct PortIo {
 pub(crate) enum Later {
     /// Handle an answer of subnet administration.
     Sa(mads::Answer),
-    /// Ask the operating system.
+    /// Query the operating system.
     System(EndpointId, QuestionId, Address),
     /// A client waits for the answer to a query.
     Waits(QuestionId, ClientId),
@@ -79,9 +79,11 @@ pub(crate) struct Driver {
     touched: Vec<ClientId>,
     /// The endpoint of an answer from the cache.
     pub(crate) from_cache: Option<EndpointId>,
+    /// Work to do once the machine's call has returned.
     pub(crate) later: VecDeque<Later>,
     /// The timeout and retries of queries to subnet administration.
     pub(crate) wait: RequestAttr,
+    /// The memory from which clients read paths.
     pub(crate) cache: Cache,
     claims: u32,
     /// Datagrams that were not sent for a reason other than a full queue.

@@ -1,7 +1,7 @@
 //! `ib_acm`, the service that resolves names and addresses to paths for the programs of a host, and answers other hosts.
 //!
 //! The protocol is a machine without I/O, [`rdmux_acm`]. This crate drives it on the devices of a host, which it uses through the crate
-//! [`rdmux`] like any program. It speaks the client protocol of Linux's ibacm on a Unix socket, and optionally on TCP.
+//! [`rdmux`] like any program. It implements the client protocol of Linux's ibacm on a Unix socket, and optionally on TCP.
 //!
 //! ```text
 //!   programs       Unix socket, TCP       ib_acm        verbs: a UD queue pair for each endpoint     other hosts
@@ -12,8 +12,8 @@
 //!
 //! In reading order: `args` and `config` are its configuration; `lock`, `log` and `listen` are its files; `clients` are the client
 //! sockets and their limits; `devices` describes the ports, and `queue` and `mads` use them; `cache` is the shared memory that
-//! programs read; `names` and `system` ask the operating system; `worker` reads large files; `driver` performs the machine's I/O,
-//! `resolver` keeps its repeated answers, and `service` is the event loop around all.
+//! programs read; `names` and `system` query the operating system; `worker` reads large files; `driver` performs the machine's
+//! I/O, `resolver` keeps its repeated answers, and `service` is the event loop around all.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -61,7 +61,7 @@ use crate::log::Log;
 use crate::poller::Poller;
 use crate::service::{Service, unmet};
 
-/// How long a service that was started on demand runs without a client. Its cache is useful to the next client, and
+/// Time that a service that was started on demand runs without a client. Its cache is useful to the next client, and
 /// programs that only read shared memory are not clients. [`IDLE_VARIABLE`] overrides it.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -87,7 +87,7 @@ struct Setup {
     choice: DeviceChoice,
     sources: Sources,
     is_of_systemd: bool,
-    /// How long it runs without a client; forever if none.
+    /// Time that the service runs without a client, or none to run forever.
     idle_exit: Option<Duration>,
 }
 
@@ -210,7 +210,7 @@ impl Setup {
 }
 
 /// Creates a directory that only the owner may write. In a view it is `/run`, so others may read it, and its parents are the owner's.
-/// An existing directory stays as it is, unless it is the host's own, which a view may have created for its user alone.
+/// An existing directory is not changed, unless it is the host's own, which a view may have created for its user alone.
 fn make_folder(path: &Path, is_own: bool) -> io::Result<()> {
     let mode = 0o755;
     if let Some(parent) = path.parent() {

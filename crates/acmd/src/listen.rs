@@ -28,7 +28,7 @@ pub(crate) struct Listener {
 pub(crate) enum Kind {
     /// Processes of this machine, whose users the kernel reports.
     Unix,
-    /// Others, over TCP.
+    /// Clients over TCP.
     Tcp,
 }
 
@@ -195,12 +195,12 @@ fn remove(link: &Path) -> io::Result<()> {
 pub(crate) enum Peer {
     /// A user of this machine.
     User(u32),
-    /// A host for which the kernel knows no user.
+    /// A host of the network. The kernel knows no user of it.
     Address(IpAddr),
 }
 
 impl Peer {
-    /// Returns the user to whom the client's descriptors count. TCP passes none.
+    /// Returns the user to whom the client's descriptors count. TCP carries no user.
     pub(crate) fn user(self) -> u32 {
         match self {
             Self::User(user) => user,

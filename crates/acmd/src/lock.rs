@@ -24,7 +24,7 @@ impl Lock {
     /// link.
     ///
     /// # Errors
-    /// [`AcmdError::Running`] when another process has it; [`AcmdError::Io`].
+    /// [`AcmdError::Running`] when another process has the lock; [`AcmdError::Io`].
     pub(crate) fn take(path: &Path) -> Result<Self, AcmdError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);

@@ -28,9 +28,9 @@ pub(crate) enum Asked {
 /// The answer to a query.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// Of a join.
+    /// The answer to a join.
     Join(EndpointId, Gid, std::result::Result<McMemberRecord, SaFailure>),
-    /// Of a query for paths.
+    /// The answer to a query for paths.
     Paths(QuestionId, std::result::Result<Vec<PathRecord>, SaFailure>),
 }
 
@@ -155,10 +155,10 @@ impl Mads {
         Ok(())
     }
 
-    /// Takes the answers that have arrived, without waiting.
+    /// Returns the answers that have arrived, without waiting.
     ///
     /// # Errors
-    /// When the fabric is gone; the outstanding queries are [unanswered](Self::give_up) then.
+    /// An error when the fabric is gone. The outstanding queries are [unanswered](Self::give_up) then.
     pub(crate) fn take(&mut self) -> Result<Vec<Answer>> {
         let mut answers = Vec::new();
         while answers.len() < BUDGET {

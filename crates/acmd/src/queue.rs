@@ -31,7 +31,7 @@ pub(crate) struct Queue {
 pub(crate) struct Shape {
     /// The port, from 1.
     pub(crate) port: u8,
-    /// The index of its P_Key.
+    /// The index of the queue pair's P_Key.
     pub(crate) pkey_index: u16,
     /// The number of posted receives.
     pub(crate) receives: u32,
@@ -42,11 +42,11 @@ pub(crate) struct Shape {
 /// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived<'b> {
-    /// Its contents.
+    /// The datagram's contents.
     pub(crate) bytes: &'b [u8],
     /// The sender's LID.
     pub(crate) slid: Lid,
-    /// Its service level.
+    /// The datagram's service level.
     pub(crate) sl: u8,
     /// The sender's GID, if it had a network header.
     pub(crate) sgid: Option<Gid>,
@@ -55,10 +55,10 @@ pub(crate) struct Arrived<'b> {
 }
 
 impl Queue {
-    /// Creates a queue pair and takes it to RTS, with all receives posted.
+    /// Creates a queue pair and moves it to RTS, with all receives posted.
     ///
     /// # Errors
-    /// When the device refuses: the Q_Key of services is reserved for the host's owner and root.
+    /// The device's error when it refuses: the Q_Key of services is reserved for the host's owner and root.
     pub(crate) fn open(context: &Context, shape: Shape) -> Result<Self> {
         let limits = context.limits();
         let receives = shape.receives.clamp(1, limits.max_qp_wr);
@@ -80,7 +80,7 @@ impl Queue {
         Ok(this)
     }
 
-    /// Returns its number.
+    /// Returns the queue pair's number.
     pub(crate) fn qpn(&self) -> Qpn {
         self.qp.qpn()
     }
@@ -123,8 +123,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes up to `budget` completions, and calls `each` for every received datagram. Returns whether there may be
-    /// more.
+    /// Takes up to `budget` completions, and calls `each` for every received datagram. Returns whether more
+    /// completions may be available.
     ///
     /// # Errors
     /// When the device is gone.

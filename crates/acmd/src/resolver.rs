@@ -1,6 +1,6 @@
 //! The machine, with a memo of answers that can be repeated without it.
 //!
-//! Programs ask for the same few paths again and again, by messages that differ only in their transaction IDs. The machine would repeat an
+//! Programs request the same few paths repeatedly, by messages that differ only in their transaction IDs. The machine would repeat an
 //! answer from its cache until its clock advances by a tick, or another of its inputs changes something. Until then, answers are kept here
 //! by the bytes of their requests.
 

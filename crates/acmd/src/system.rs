@@ -9,7 +9,7 @@ use rdmux_wire::acm::Address;
 /// The default hop limit of packets.
 const HOP_LIMIT: u8 = 64;
 
-/// Returns the IP address in an address, if there is one.
+/// Returns the IP address in an address, if any.
 pub(crate) fn ip_of(address: &Address) -> Option<IpAddr> {
     match address {
         Address::Ip4(ip) => Some((*ip).into()),

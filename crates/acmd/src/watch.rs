@@ -19,11 +19,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 /// The actions that signals request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Whether to read the files again.
+    /// Whether a reload of the files was requested.
     pub(crate) reload: bool,
-    /// Whether to write the counters to the log.
+    /// Whether a log of the counters was requested.
     pub(crate) report: bool,
-    /// Whether to end the service.
+    /// Whether the end of the service was requested.
     pub(crate) end: bool,
 }
 
@@ -57,7 +57,7 @@ impl Signals {
         [self.reload.as_fd(), self.report.as_fd(), self.end.as_fd()]
     }
 
-    /// Takes the requested actions.
+    /// Returns the requested actions, and resets them.
     pub(crate) fn take(&self) -> Asked {
         Asked { reload: came(&self.reload), report: came(&self.report), end: came(&self.end) }
     }
@@ -100,7 +100,7 @@ pub(crate) struct Files {
 /// The names to look for in a directory.
 #[derive(Debug, Default)]
 struct Wanted {
-    /// Its path.
+    /// The watched folder's path.
     folder: PathBuf,
     /// The names of the files.
     files: BTreeSet<OsString>,
@@ -227,7 +227,7 @@ impl Files {
         Ok(Some(self.wanted.entry(watch).or_insert_with(new)))
     }
 
-    /// Takes the events. Returns whether one of the files may have changed.
+    /// Reads the events. Returns whether one of the files may have changed.
     pub(crate) fn take(&self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.socket, &mut buffer);
@@ -255,6 +255,7 @@ const ADDRESS_GROUPS: u32 = 1 | 1 << 4 | 1 << 8;
 pub(crate) struct Addresses(OwnedFd);
 
 impl Addresses {
+    /// Opens a socket that receives the kernel's changes of addresses.
     pub(crate) fn watch() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =

@@ -14,7 +14,7 @@ pub(crate) struct Worker<T> {
     done: Option<Receiver<T>>,
     /// The job that runs next; its result replaces that of the running one.
     next: Option<Job<T>>,
-    /// Whether the result of the running job is no longer wanted.
+    /// Whether the result of the running job is no longer needed.
     is_stale: bool,
     wake: UnixStream,
     waker: Arc<UnixStream>,

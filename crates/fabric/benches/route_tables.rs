@@ -15,7 +15,7 @@ use rdmux_subnet::topology::Shape;
 use rdmux_testing::temp_dir;
 use rdmux_wire::Guid;
 
-/// Number of sweeps, of which the median is reported.
+/// Number of sweeps. The median is reported.
 const ROUNDS: usize = 5;
 
 fn main() {

@@ -24,7 +24,7 @@ pub struct Config {
     /// `RDMUX_RUNTIME_DIR` names the owner's directory. They may not change the subnet.
     pub users: Vec<u32>,
     /// Whether hosts' ports have no IP interface: they join no broadcast group, and carry no connections by IP address. For users who
-    /// manage a subnet and want no memberships in it.
+    /// manage a subnet without memberships in it.
     pub without_ip: bool,
 }
 

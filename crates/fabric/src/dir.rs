@@ -69,7 +69,7 @@ impl FabricDir {
         &self.name
     }
 
-    /// Returns the path of the file that says how the fabric was brought up.
+    /// Returns the path of the file with the setup that the fabric was brought up with.
     pub(crate) fn options(&self) -> PathBuf {
         self.path().join("options")
     }
@@ -79,12 +79,12 @@ impl FabricDir {
         self.path().join("topology")
     }
 
-    /// Returns the path of the file that says which host had which adapter.
+    /// Returns the path of the file that records which host had which adapter.
     pub(crate) fn hosts(&self) -> PathBuf {
         self.path().join("hosts")
     }
 
-    /// Returns the path of the secret that other machines must know.
+    /// Returns the path of the secret that other machines need.
     pub fn secret(&self) -> PathBuf {
         self.path().join("secret")
     }

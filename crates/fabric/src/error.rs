@@ -8,7 +8,7 @@ use rustix::process::Pid;
 
 use crate::FabricName;
 
-/// The reason why a fabric could not be reached, started or asked.
+/// The reason why a fabric could not be reached or started, or why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FabricError {
     /// The fabric is gone, and everything that it held for this process.
@@ -78,9 +78,9 @@ pub enum FabricError {
     Version {
         /// The name of the fabric.
         fabric: FabricName,
-        /// This side's.
+        /// The version of this side.
         ours: u32,
-        /// The other side's.
+        /// The version of the other side.
         theirs: u32,
     },
     /// The fabric sent something that the protocol does not allow.

@@ -1,8 +1,8 @@
 //! The fabric: the process that owns an InfiniBand subnet. Like cables and switches, the subnet belongs to no host.
 //!
-//! There is one fabric for each name. It holds every node of its subnet ([`rdmux_subnet`]), the agents of all ports and
-//! the programs' management datagrams ([`rdmux_subnet::umad`]). Hosts attach to its adapters, programs open the
-//! management interface of a port, and commands show and change it, all over a Unix socket.
+//! Each name has one fabric. It holds every node of its subnet ([`rdmux_subnet`]), the agents of all ports and the
+//! programs' management datagrams ([`rdmux_subnet::umad`]). Hosts attach to its adapters, programs open the management
+//! interface of a port, and commands show and change it, all over a Unix socket.
 //!
 //! - [`proto`]: the protocol on that socket
 //! - [`client`]: the side of hosts, programs and commands; starts the fabric on demand

@@ -27,7 +27,7 @@ impl FabricName {
     /// Checks a name.
     ///
     /// # Errors
-    /// [`InvalidFabricName`], which says what a valid name is.
+    /// [`InvalidFabricName`], which describes a valid name.
     pub fn new(name: &str) -> Result<Self, InvalidFabricName> {
         if is_label(name) {
             Ok(Self(name.to_owned()))

@@ -1,4 +1,4 @@
-//! The routes that the forwarding tables of a subnet give.
+//! The routes that result from the forwarding tables of a subnet.
 //!
 //! The tables are read as the switches read them, LID by LID; no manager is involved. So this shows whether the tables that a
 //! manager wrote connect every adapter to every other one.
@@ -46,9 +46,9 @@ pub enum Lost {
     NoRoute(u32),
     /// The port of this node has no cable, or its link is not active.
     NoLink(u32, u8),
-    /// It arrives at this node, which does not have the LID.
+    /// The packet arrives at this node, which does not have the LID.
     WrongNode(u32),
-    /// It returns to this switch.
+    /// The packet returns to this switch.
     Loop(u32),
 }
 
@@ -58,16 +58,16 @@ pub struct Check {
     /// Number of ports that send and receive: those of adapters, and port 0 of switches. Adapters' ports without a cable
     /// do not count.
     pub ports: usize,
-    /// How many of them have no LID. These are in no pair.
+    /// The number of nodes without a LID. These are in no pair.
     pub without_lid: usize,
     /// Number of LIDs that more than one port has.
     pub duplicate_lids: usize,
     /// Number of pairs of a port and a LID of another one.
     pub pairs: u64,
-    /// In how many pairs packets do not arrive.
+    /// The number of pairs between which packets do not arrive.
     pub lost: u64,
-    /// How many of these are between two switches. Routing that only goes up and then down, like up/down and fat-tree routing,
-    /// has no route between two roots; only management datagrams would use it.
+    /// The number of these that are between two switches. Routing that only goes up and then down, like up/down and fat-tree
+    /// routing, has no route between two roots; only management datagrams would use it.
     pub lost_between_switches: u64,
     /// Maximum number of switches on a route.
     pub switches_at_most: u32,
@@ -88,7 +88,7 @@ const EXAMPLES: usize = 8;
 /// The outcome for a packet at a node.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// It passes this many switches from here on, including this one.
+    /// The packet passes this many switches from here on, including this one.
     Arrives(u32),
     Lost(Lost),
 }

@@ -188,7 +188,8 @@ fn down_waits_until_the_fabric_listens_no_more() {
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            // It closes the connection that carries the request to end, and takes longer for the rest.
+            // The fabric closes the connection that carries the request to end, and takes longer for
+            // the rest.
             for _ in 0..2 {
                 while listener.accept().unwrap().is_none() {
                     thread::yield_now();

@@ -1,4 +1,4 @@
-//! What a fabric reports of itself, its nodes and a host's port, and which requests it refuses.
+//! Reports of a fabric about itself, its nodes and a host's port, and the requests that it refuses.
 
 mod common;
 
@@ -329,7 +329,7 @@ fn message_that_is_too_long_is_a_breach_of_the_protocol() {
 }
 
 fn postcard_greeting() -> Vec<u8> {
-    // A fabric that truncated the message would take it for a greeting.
+    // A fabric that truncated the message would interpret it as a greeting.
     let (ours, theirs) = socket::pair().unwrap();
     socket::send(ours.as_fd(), &Greeting::new(Role::Admin), &[], &mut Vec::new()).unwrap();
     let mut buf = [0; 64];

@@ -119,7 +119,8 @@ fn fabric_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks() {
 
 #[test]
 fn fabric_answers_while_the_close_of_a_descriptor_that_came_with_a_datagram_blocks() {
-    // Sometimes the fabric closes its descriptor before we close ours, which is then the last.
+    // Sometimes the fabric closes its descriptor before this test closes its own, which is then the
+    // last.
     for _ in 0..10 {
         pass_with_a_datagram();
     }

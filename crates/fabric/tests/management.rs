@@ -229,7 +229,7 @@ fn handover_reaches_a_manager_as_long_as_it_lives_and_else_the_agent() {
     let unsupported = (Method::GET_RESP, status::UNSUPPORTED_METHOD_ATTRIBUTE);
     assert_eq!(refused(&mut one), unsupported, "nobody has set IsSM");
 
-    // It may still be discovering: it gets the message, whatever it knows of the other manager.
+    // The manager may still be discovering: it gets the message in any state.
     let held = IsSm::set(&fabric.options, &fabric.name, &peer, false).unwrap();
     hand_over(&mut one);
     let heard = other.recv_mad().unwrap();

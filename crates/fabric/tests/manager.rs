@@ -87,7 +87,7 @@ fn a_host_that_attaches_has_an_active_port_and_its_lid_survives_a_restart() {
     until(&fabric, is_up);
     let (_, after) = Attachment::open(&fabric.options, &fabric.name, "a", host).unwrap();
     assert_eq!((after.port.lid, after.port.state), (before.port.lid, 4));
-    // Another host, for which there is no adapter, is connected to the switch and managed at once.
+    // Another host, without an adapter in the topology, is connected to the switch and managed at once.
     let (mut third, _) = (1..=3)
         .map(|n| Attachment::open(&fabric.options, &fabric.name, "b", Guid(host.0 + n)).unwrap())
         .next_back()

@@ -1,4 +1,4 @@
-//! Partitions from a file: the ports' tables, what programs are told, and what is stored.
+//! Partitions from a file: the ports' tables, the notices to programs, and the stored state.
 
 mod common;
 
@@ -185,8 +185,8 @@ fn partitions_of_a_running_fabric_change_tables_groups_and_paths_and_are_kept() 
     let (status, _, data) =
         askers[1].ask(Method::GET, PathRecord::ATTR_ID, mask.bits(), &path.to_bytes());
     assert_eq!((status, PathRecord::read(&data).unwrap().pkey), (0, Pkey(0x8005)));
-    // A group with members stays. A group that no partition has any more is gone, and its LID is reused for a new
-    // one.
+    // A group with members stays. A group that no partition has any more is deleted, and its LID is reused for a
+    // new one.
     assert_eq!(member(default, Method::DELETE), Ok(0), "it is a member still");
     assert_eq!(member(storage, Method::GET), Err(NO_RECORDS));
     assert_eq!(member(lab, Method::GET), Ok(0xc001));

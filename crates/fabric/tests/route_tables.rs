@@ -44,7 +44,7 @@ impl Host {
         host
     }
 
-    /// Tells the fabric where it receives packets, and waits for the answer.
+    /// Reports to the fabric where the host receives packets, and waits for the answer.
     fn says(&mut self, addr: SocketAddr) {
         self.attachment.set_endpoint(addr, false, false).unwrap();
         let first = self.attachment.refresh().unwrap();

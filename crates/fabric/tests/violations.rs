@@ -1,4 +1,5 @@
-//! Packets with keys that do not match: which port counts them, and what the subnet manager is told.
+//! Packets with keys that do not match: the port that counts them, and the traps to the subnet
+//! manager.
 
 mod common;
 

@@ -9,10 +9,10 @@ use rustix::process::Pid;
 
 use crate::names::{HostName, NetworkNamespace, NodeGuid};
 
-/// The reason why a host service could not be reached, started or asked.
+/// The reason why a host service could not be reached or started, or why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// The service is gone. Everything that it held for this process is gone with it.
+    /// The service is gone, with everything that it held for this process.
     #[error("the service of host \"{host}\" is gone; open the device again to start a new one")]
     ServiceGone {
         /// The host's name.
@@ -28,7 +28,7 @@ pub enum HostError {
         /// The errno of the C interface.
         errno: i32,
     },
-    /// No service runs for this host.
+    /// The host has no running service.
     #[error("host \"{host}\" is not up: start it with `rdmux host up {host}`")]
     NotUp {
         /// The host's name.
@@ -42,7 +42,7 @@ pub enum HostError {
         /// The host's name.
         host: HostName,
     },
-    /// The service lives in another network namespace than this process: as far as addresses go, on another machine.
+    /// The service is in another network namespace than this process: as far as addresses go, on another machine.
     #[error(
         "the service of host \"{host}\" runs in another network namespace ({theirs}) than this \
          process ({ours}), which does not have its addresses: RDMUX_RUNTIME_DIR names one directory \
@@ -51,7 +51,7 @@ pub enum HostError {
     OtherNetwork {
         /// The host's name.
         host: String,
-        /// This process's.
+        /// The network namespace of this process.
         ours: NetworkNamespace,
         /// The service's.
         theirs: NetworkNamespace,
@@ -92,7 +92,7 @@ pub enum HostError {
     AddressTaken {
         /// The address.
         address: IpAddr,
-        /// Its host.
+        /// The host that has the address.
         owner: HostName,
     },
     /// Another host has this node GUID.
@@ -102,7 +102,7 @@ pub enum HostError {
     GuidTaken {
         /// The GUID.
         guid: NodeGuid,
-        /// Its host.
+        /// The host that has the GUID.
         owner: String,
     },
     /// Another socket is bound to UDP port 4791 of an address.
@@ -138,9 +138,9 @@ pub enum HostError {
     Version {
         /// The host's name.
         host: HostName,
-        /// This side's.
+        /// The version of this side.
         ours: u32,
-        /// The other side's.
+        /// The version of the other side.
         theirs: u32,
     },
     /// The service sent something that the protocol does not allow.

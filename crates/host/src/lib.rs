@@ -1,4 +1,4 @@
-//! The host service, which takes the kernel's part.
+//! The host service, which does the kernel's part of RDMA.
 //!
 //! One service runs for each (virtual) host. It owns everything that must be unique or must outlive
 //! a process: addresses and the sockets of UDP port 4791, QP number slots, the general services
@@ -9,7 +9,7 @@
 //! - [`proto`]: the protocol between service and processes
 //! - [`service`]: the service, a single-threaded event loop
 //! - [`client`]: the client side; starts the service on demand
-//! - [`resolver`]: resolves names to what a connection needs
+//! - [`resolver`]: resolves names to addresses and paths
 //! - [`view`]: the files that programs find under `/sys` and `/dev`
 #![forbid(unsafe_code)]
 

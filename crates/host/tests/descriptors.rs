@@ -1,4 +1,4 @@
-//! What the service does with descriptors that a client chooses: the last close(2) of one may block for as long as the
+//! Tests of the service with descriptors that a client chooses: the last close(2) of one may block for as long as the
 //! client likes, but the service must not.
 //!
 //! The service runs in a process of its own, this test program again. It is stopped while a descriptor is in flight and
@@ -30,7 +30,7 @@ use serde::de::DeserializeOwned;
 
 const SERVICE: &str = "RDMUX_TEST_SERVICE";
 
-/// The service of the other tests. Not a test itself.
+/// Runs the service of the other tests. Not a test itself.
 #[test]
 fn service() {
     if std::env::var_os(SERVICE).is_none() {
@@ -53,7 +53,7 @@ struct Service {
 
 impl Service {
     fn start() -> Self {
-        // A process that another test starts has copies of our descriptors until it calls exec.
+        // A process that another test starts has copies of this process's descriptors until it calls exec.
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
         let folder = temp_dir();
@@ -71,7 +71,7 @@ impl Service {
         Self { child, dir, _folder: folder, _turn: turn }
     }
 
-    /// Makes the service receive the descriptor that `pass` sends after we have closed our copy.
+    /// Makes the service receive the descriptor that `pass` sends after this process has closed its copy.
     fn is_passed(&self, fd: OwnedFd, pass: impl FnOnce(BorrowedFd<'_>)) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).unwrap();
@@ -130,7 +130,7 @@ fn greeted(service: &Service, hello: &Request) -> (OwnedFd, Vec<OwnedFd>) {
     (socket, fds)
 }
 
-/// Passes a descriptor, given a client's socket and the descriptors of its greeting.
+/// A function that passes a descriptor, given a client's socket and the descriptors of its greeting.
 type Pass<'a> = &'a dyn Fn(&OwnedFd, &[OwnedFd], BorrowedFd<'_>);
 
 #[test]

@@ -90,7 +90,7 @@ fn both_ends_get_the_same_rings_whichever_asks() {
     assert_eq!((inode(&end.tx), inode(&end.rx)), (inode(&ours.rx), inode(&ours.tx)));
     ours.bell.ring().unwrap();
     assert!(end.bell.clear().unwrap() && !ours.bell.clear().unwrap());
-    // The other side asks, for another slot of the first: it gets the same rings.
+    // The other side requests rings to another slot of the first, and gets the same rings.
     let more = a.new_slot().unwrap();
     let (peer, again) = b.connect_ring(RingPeer::here(more.slot)).unwrap().unwrap();
     assert_eq!((peer, inode(&again.tx)), (of_a, inode(&end.tx)));

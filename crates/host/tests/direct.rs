@@ -1,4 +1,4 @@
-//! Which messages are copied directly from one process's memory into another's, and which are not.
+//! Tests which messages are copied directly from one process's memory into another's.
 #![expect(unsafe_code, reason = "memory is registered")]
 
 mod common;
@@ -84,8 +84,8 @@ impl Process {
 const DIR: &str = "RDMUX_TEST_DIRECT_DIR";
 const RECEIVES: &str = "RDMUX_TEST_DIRECT_RECEIVES";
 
-/// The processes of the other test, not a test itself: one sends two messages, and one receives them, the second one
-/// into no memory.
+/// Runs the processes of the other test: one sends two messages, and one receives them, the second one into no
+/// memory. Not a test itself.
 #[test]
 fn role() {
     let Ok(dir) = std::env::var(DIR) else { return };

@@ -112,7 +112,7 @@ fn events_of_one_message_are_taken_one_by_one() {
     for n in 0..4 {
         client.write_event(id, EventKind::User, 0, n).unwrap();
     }
-    // They all go to the other channel at once.
+    // All events move to the other channel at once.
     client.migrate_id(id, &first, &second).unwrap();
     let arg = |channel| match next_cm_event(channel).param {
         EventParam::Arg(n) => n,
@@ -156,7 +156,7 @@ fn what_nobody_waits_for_is_done_or_told() {
     client.establish_soon(id).unwrap();
     let established = next();
     assert_eq!((established.id, established.kind), (request.id, EventKind::Established));
-    // The connection is over, and the peer said so: late commands cause no more events.
+    // The connection has ended, and the peer reported it: late commands cause no more events.
     client.destroy_id_soon(id).unwrap();
     assert_eq!((next().kind, client.destroy_id(id).is_err()), (EventKind::Disconnected, true));
     client.resolve_route_soon(request.id, SECOND).unwrap();

@@ -1,5 +1,5 @@
-//! A host and its fabric, which is another process: the host goes on, whatever the fabric sends or fails
-//! to send.
+//! A host and its fabric, which is another process: the host continues, whatever the fabric sends or
+//! fails to send.
 
 mod common;
 
@@ -110,7 +110,7 @@ fn refusal() -> Reply<Described> {
     Err(Failure::new(libc::EPERM, "no"))
 }
 
-/// Starts a host whose fabric gives this answer to the first greeting, refuses the next, and ends.
+/// Starts a host with a fabric that sends this answer to the first greeting, refuses the next, and ends.
 /// Returns the host's counters.
 fn counted(answer: impl FnOnce(&OwnedFd)) -> (u64, u64, u64) {
     let host = Host::start();
@@ -183,7 +183,7 @@ fn processes_are_told_of_a_port_that_changes_and_of_a_fabric_that_goes() {
     let port = |ports: &[Port]| (ports[0].attr.state, ports[0].attr.lid);
     assert_eq!(port(&client.info().ports), (PortState::Init, Lid(0)));
 
-    // Processes are not told of counters alone.
+    // Processes are not notified of counters alone.
     let counters = vec![("port_xmit_data".to_owned(), 5)];
     update(&socket, PortFacts { counters: counters.clone(), ..facts() });
     while device(&host).ports[0].managed.as_ref().unwrap().counters != counters {
@@ -273,7 +273,7 @@ fn a_fabric_that_never_stops_keeps_nobody_from_the_host() {
         wait_writable(&socket);
         update(&socket, PortFacts { lid, ..facts() });
     }
-    // The last update counts, and the process that was told of earlier ones is still connected.
+    // The last update counts, and the process that received earlier ones is still connected.
     loop {
         let ControlEvent::Ports { ports, .. } = next_event(&client).unwrap() else {
             panic!("no ports")

@@ -77,7 +77,7 @@ fn offer(to: SocketAddr, peer: u16) -> RingOffer {
     RingOffer { from, to, process: 77, slot: 3, peer, number: 2100 }
 }
 
-/// Waits until a process is told of a pair.
+/// Waits until a process is notified of a pair.
 fn told(client: &HostClient) -> (u16, RingEnd) {
     loop {
         if let ControlEvent::Ring { peer, end } = next_event(client).unwrap() {
@@ -111,7 +111,8 @@ fn the_process_has_the_rings_once_the_offerer_commits_and_until_its_end() {
     assert!(end.reach.is_none(), "the offerer has passed no board");
     end.bell.ring().unwrap();
     assert!(bell.wait(Some(common::TIMEOUT)).unwrap());
-    // The process asks, too, and gets the same pair. Another slot of the other process is another request.
+    // The process makes a request, too, and gets the same pair. Another slot of the other process is another
+    // request.
     let asked = RingPeer { host: Some(ELSEWHERE.parse().unwrap()), slot: 3 };
     assert_eq!(client.connect_ring(asked).unwrap().unwrap().0, number);
     // Offered again by another connection: the process has the rings already. Another process of that slot gets
@@ -169,7 +170,7 @@ fn offers_that_do_not_fit_are_refused() {
         offerer.send(&Request::OfferRing(offer), fds);
         assert_eq!(offerer.reply().0, Response::NoRing, "{at}");
     }
-    // A process that was told that there are no rings does not get any later.
+    // A process that was denied rings does not get any later.
     let asked = RingPeer { host: Some(ELSEWHERE.parse().unwrap()), slot: 3 };
     assert!(client.connect_ring(asked).unwrap().is_none(), "there is no such host");
     assert_eq!(offerer.offer(offer(endpoint, slot)).0, Response::NoRing);
@@ -202,7 +203,7 @@ fn an_offerer_that_does_not_commit_is_given_up() {
     let offerer = Offerer::to(&host);
     let (response, _bell) = offerer.offer(offer(endpoint, client.info().slot.slot));
     assert!(matches!(response, Response::RingTaken { .. }));
-    // The process asks meanwhile, and is answered when that is decided.
+    // The process makes a request meanwhile, and gets its answer when that is decided.
     let asked = RingPeer { host: Some(ELSEWHERE.parse().unwrap()), slot: 3 };
     assert!(client.connect_ring(asked).unwrap().is_none());
     wait_closed(&offerer.socket);

@@ -1,5 +1,5 @@
-//! Connections of iWARP between hosts through their services, over real TCP. There are no queue pairs:
-//! the tests take the streams as a device would, and check what arrives through them.
+//! Connections of iWARP between hosts through their services, over real TCP. No queue pairs are
+//! involved: the tests take the streams as a device would, and check what arrives through them.
 
 mod common;
 
@@ -372,7 +372,7 @@ fn two_hundred_connections_and_none_is_lost() {
         b.client.connect_id(id, &b.param(index, b"")).unwrap();
     }
     for index in 1..=200 {
-        // The passive program is ready before it is told of the connection.
+        // The passive program is ready before it is notified of the connection.
         let event = loop {
             let event = next_cm_event(&a.channel);
             if event.kind == EventKind::ConnectRequest {

@@ -1,4 +1,4 @@
-//! How services start, end and restart.
+//! Start, end and restart of services.
 
 mod common;
 
@@ -216,7 +216,7 @@ fn a_host_without_an_address_gets_one_that_nobody_uses() {
     let taken = address_of(&first);
     let others = free.iter().map(ToString::to_string).filter(|a| *a != taken);
     let text: String = others.skip(1).zip(1..).map(|(a, n)| format!("h{n} {a}\n")).collect();
-    // The same directory stands for one whose path has the same hash.
+    // The same directory represents one with a path that has the same hash.
     std::fs::write(runtime.path().join("registry"), text).unwrap();
     let mut second = first.clone();
     second.host = HostName::new("second").unwrap();

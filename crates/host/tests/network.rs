@@ -1,7 +1,7 @@
 //! Hosts on real network devices: the default host, with the machine's addresses, in a network namespace for each
 //! test.
 //!
-//! Needs the privilege to make namespaces, and `ip` of iproute2. Without these, each test says that it was
+//! Needs the privilege to make namespaces, and `ip` of iproute2. Without these, each test prints that it was
 //! skipped. Each runs in a thread of its own, because a namespace belongs to a thread; threads that it starts are
 //! in the same one.
 
@@ -129,7 +129,7 @@ impl Default {
         event
     }
 
-    /// Waits until the process is told that the addresses changed.
+    /// Waits until the process is notified that the addresses changed.
     fn moved(&self) {
         let event = next_event(&self.client).unwrap();
         assert!(matches!(event, ControlEvent::Ports { .. }), "{event:?}");
@@ -430,7 +430,7 @@ fn a_group_is_left_with_the_address_on_which_it_was_joined() {
             assert_eq!(host.expect(EventKind::MulticastError).status, -libc::ENETRESET);
             host.expect(EventKind::AddrChange);
             assert_eq!(host.status().groups, []);
-            // The process goes on with another address, and still has the old id.
+            // The process continues with another address, and still has the old id.
             join("10.77.1.1");
             let qpn = Qpn::new(u32::from(host.client.info().slot.slot) << 12);
             host.client.attach_multicast(1, qpn, group.into()).unwrap().unwrap();

@@ -1,7 +1,7 @@
 //! A service and its clients in two PID namespaces, one of which cannot see the other's processes: they work together,
 //! without the features that need a process's PID.
 //!
-//! Needs `unshare` of util-linux, and the privilege to make namespaces. Without these, each test says that it was
+//! Needs `unshare` of util-linux, and the privilege to make namespaces. Without these, each test prints that it was
 //! skipped.
 
 mod common;
@@ -23,7 +23,7 @@ use rdmux_verbs::{Cq, Device, Pd, Qp, QpInit, Xrcd, XrcdFlags};
 const ROLE: &str = "RDMUX_TEST_ROLE";
 const DIR: &str = "RDMUX_TEST_DIR";
 
-/// This program in a role. It prints a line, and lives until it is waited for.
+/// This program in a role. It prints a line, and lives until its parent waits for it.
 struct Role {
     child: Child,
     lines: Box<dyn Iterator<Item = String>>,

@@ -59,7 +59,7 @@ fn start(host: &Host, role: &str) -> Actor {
     Actor { child, lines }
 }
 
-/// The processes of the other tests. Not a test itself.
+/// Runs the processes of the other tests. Not a test itself.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -123,7 +123,7 @@ fn be_service(dir: RuntimeDir, host: HostName) {
 }
 
 /// Retries until the address is free. The previous service has ended, but a process that another test has just started has
-/// copies of its sockets until it calls exec, and a client has one until it is told.
+/// copies of its sockets until it calls exec, and a client has one until it is notified.
 fn once_free<T>(start: impl Fn() -> Result<T, HostError>) -> T {
     let deadline = Instant::now() + 30 * SECOND;
     loop {

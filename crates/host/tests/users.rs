@@ -64,7 +64,7 @@ fn users_that_the_configuration_names_may_open_devices_and_others_may_not() {
     host.status();
 }
 
-/// Takes a datagram queue pair of a process's device to INIT with this Q_Key.
+/// Moves a datagram queue pair of a process's device to INIT with this Q_Key.
 fn take_key(client: Arc<HostClient>, qkey: Qkey) -> Result<Qkey, VerbsError> {
     let device = Device::open(client).unwrap();
     let (pd, cq) = (Pd::new(&device), Cq::new(&device, 4, None, 0).unwrap());

@@ -74,7 +74,7 @@ impl Process {
         Sge { addr: self.addr(at), length, lkey: self.mr.lkey() }
     }
 
-    /// Polls until there is a completion.
+    /// Polls until a completion is available.
     fn wait(&self) -> Completion {
         let mut out = [Completion::EMPTY];
         while self.cq.poll(&mut out) == 0 {
@@ -114,7 +114,7 @@ impl Process {
     }
 }
 
-/// Takes a sending queue pair to RTS.
+/// Moves a sending queue pair to RTS.
 fn connect(qp: &Qp, dgid: Gid, target: Qpn) {
     connect_qp(qp, &connected_to(dgid, target, &qp.query()));
 }
@@ -223,7 +223,7 @@ fn x2_it_outlives_its_creator() {
         post(&qp, number(&kept_srq), SendOp::Send, &[sender.sge(0, 8)]);
         assert_eq!((kept.wait().wr_id, sender.wait().status), (wr_id, WcStatus::Success));
     }
-    // The socket tells the service that the process has ended.
+    // The end of the socket notifies the service that the process has ended.
     while there.status().xrc_targets[0].holders.len() != 1 {
         std::thread::yield_now();
     }
@@ -424,7 +424,7 @@ fn data_for_one_who_is_killed_harm_nobody_else() {
     connect(&other, scene.receivers[0].gid(), second);
     for _ in 0..3 {
         let (child, srqn) = receiver(&scene, target, 5);
-        // Its only receive takes a message, and then it dies.
+        // The child's only receive takes a message, and then the child dies.
         post(&scene.qp, srqn, SendOp::Send, &[scene.sender.sge(0, 8)]);
         assert_eq!(scene.sender.wait().status, WcStatus::Success);
         kill(child);
@@ -481,7 +481,7 @@ fn a_target_of_several_processes_migrates_and_all_go_on_hearing() {
     scene.deliver(1, 3000);
     post(&scene.qp, srqn, SendOp::Send, &[scene.sender.sge(0, 8)]);
     assert_eq!(scene.sender.wait().status, WcStatus::Success, "the other process has it");
-    // The other holders are told of the new path.
+    // The other holders are notified of the new path.
     let told = scene.domains[1].query(target).unwrap();
     assert!(is(told, MigState::Migrated), "{told:?}");
     assert_eq!((told.av.dgid, told.av.sgid_index), (second(&scene.sender), 1));

@@ -7,8 +7,7 @@
 //! - InfiniBand: packets of 4 KiB from port to port over UDP in the same way; against the same TCP stream
 //! - UDP latency: 64 bytes there and back through batches, both sides polling; against bare sendto
 //!   and recvfrom, polling likewise
-//! - ring: 64 bytes there and back, both sides polling; against one cache line that goes there and
-//!   back
+//! - ring: 64 bytes there and back, both sides polling; against one cache line that is transferred there and back
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};

@@ -24,8 +24,8 @@
 //!
 //! # A hostile peer
 //!
-//! Its board is read once into private memory and checked. It can name any of its own memory, which harms only itself. The wait
-//! for a hazard that never changes ends with a timeout ([`Stuck`]).
+//! A peer's board is read once into private memory and checked. The peer can name any of its own memory, which harms only
+//! itself. The wait for a hazard that never changes ends with a timeout ([`Stuck`]).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -67,32 +67,32 @@ mod at {
 /// A queue pair that accepts its peer's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpRow {
-    /// Its number.
+    /// The number of the queue pair.
     pub qpn: u32,
-    /// Its peer's number.
+    /// The number of the peer's queue pair.
     pub dest_qpn: u32,
-    /// Its protection domain.
+    /// The protection domain of the queue pair.
     pub pd: u32,
     /// The access rights of the peer, as the owner's bits.
     pub access: u32,
-    /// Its P_Key.
+    /// The P_Key of the queue pair.
     pub pkey: u16,
 }
 
 /// A region of the owner's own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionRow {
-    /// Its key.
+    /// The key of the region.
     pub key: u32,
-    /// Its protection domain.
+    /// The protection domain of the region.
     pub pd: u32,
     /// The access rights, as the owner's bits.
     pub access: u32,
-    /// Its address.
+    /// The address of the region.
     pub addr: u64,
-    /// Its length in bytes.
+    /// The length of the region in bytes.
     pub length: u64,
-    /// The address of its first byte in work requests.
+    /// The address of the region's first byte in work requests.
     pub iova: u64,
 }
 
@@ -154,13 +154,12 @@ impl Board {
         }
     }
 
-    /// Returns the offset of a queue pair's row, if there is room for it.
+    /// Returns the offset of a queue pair's row, if the board has room for it.
     fn qp_at(&self, qpn: u32) -> Option<usize> {
         qp_at(qpn, |i| self.map.word(at::SLOTS + 8 * i).load(Ordering::Relaxed))
     }
 
-    /// Publishes a queue pair, if there is room for it. Calls for one queue pair must not run
-    /// concurrently.
+    /// Publishes a queue pair, if the board has room for it. Calls for one queue pair must not run concurrently.
     pub fn show_qp(&self, row: &QpRow) {
         if let Some(at) = self.qp_at(row.qpn) {
             let ends = u64::from(row.pd) << 32 | u64::from(row.dest_qpn);
@@ -181,7 +180,7 @@ impl Board {
         self.qp_at(qpn).is_some_and(|at| self.clear(at))
     }
 
-    /// Publishes a region, if there is room for its index. Calls for one index must not run concurrently.
+    /// Publishes a region, if the board has room for its index. Calls for one index must not run concurrently.
     pub fn show_region(&self, row: &RegionRow) {
         if let Some(at) = region_at(row.key) {
             let rights = u64::from(row.pd) << 32 | u64::from(row.access);
@@ -337,9 +336,9 @@ impl PeerBoard {
         (0..used).map(|hazard| at::HAZARDS + hazard * LINE)
     }
 
-    /// Waits until the peer's copies from or to the memory of `slot`'s process that were in flight at the call have ended; mostly
-    /// there are none. To be called after rows were withdrawn. Checks occasionally whether the peer is `gone`: it then has no
-    /// copies in flight.
+    /// Waits until the peer's copies from or to the memory of `slot`'s process that were in flight at the call have ended.
+    /// Usually none are in flight. Must be called after rows were withdrawn. Checks occasionally whether the peer is `gone`: it
+    /// then has no copies in flight.
     ///
     /// # Errors
     ///

@@ -3,7 +3,8 @@
 use std::ffi::c_int;
 use std::marker::PhantomData;
 
-/// While it lives, the calling thread is not cancelled. A pending cancellation acts at the thread's next cancellation point after that.
+/// Defers cancellation of the calling thread while it lives. A pending cancellation acts at the thread's next cancellation point
+/// after that.
 #[derive(Debug)]
 pub struct Uncancelled {
     before: c_int,

@@ -13,9 +13,9 @@ pub enum FrameKind {
 /// The header that precedes each captured frame: 16 bytes, numbers in native byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Whether it was sent; otherwise it was received.
+    /// Whether the packet was sent. Otherwise it was received.
     pub sent: bool,
-    /// Whether it went through shared memory; its headers below the BTH are then synthetic.
+    /// Whether the packet went through shared memory. Its headers below the BTH are then synthetic.
     pub memory: bool,
     /// The header that the frame begins with.
     pub kind: FrameKind,
@@ -24,7 +24,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Its length in bytes.
+    /// The length of the header in bytes.
     pub const LEN: usize = 16;
 
     /// Parses the header at the front of a message. Returns none if the message is too short, or of an unknown kind.

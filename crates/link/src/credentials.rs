@@ -10,10 +10,10 @@ use crate::sys;
 /// The process that connected, or, on the connecting side, the process that listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// Its process ID. None if it has none in this process's PID namespace: it is in another one that is not a descendant
-    /// (`pid_namespaces(7)`).
+    /// The process ID. None if the process has none in this process's PID namespace: it is in another one that is not a
+    /// descendant (`pid_namespaces(7)`).
     pub pid: Option<Pid>,
-    /// Its user ID.
+    /// The user ID of the process.
     pub uid: u32,
 }
 

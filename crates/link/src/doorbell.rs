@@ -96,8 +96,8 @@ impl AsFd for Doorbell {
 ///
 /// Each process has one end. A process cannot harm the other through its own end, or through a descriptor that it passes as one:
 /// neither [`ring`](Self::ring) nor [`clear`](Self::clear) blocks, no other process can take the datagrams that wake this side,
-/// and a process that fills the queue or shuts its end down only loses its own wakeups. Only one peer must have the other end:
-/// one that shuts it down would silence others.
+/// and a process that fills the queue or shuts its end down only loses its own wakeups. Only one peer must have the other end: a
+/// peer that shuts it down would silence others.
 #[derive(Debug)]
 pub struct PeerBell {
     socket: Arc<OwnedFd>,
@@ -140,7 +140,7 @@ impl PeerBell {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for anything else than a Unix datagram socket.
+    /// `InvalidInput` for anything other than a Unix datagram socket.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let is_one = socket_domain(&fd) == Ok(AddressFamily::UNIX)
             && socket_type(&fd) == Ok(SocketType::DGRAM);
@@ -184,12 +184,12 @@ impl PeerBell {
         }
     }
 
-    /// Takes one ring from this end, if there is one. Never blocks. Returns whether there was one.
+    /// Takes one ring from this end, without blocking. Returns whether there was one.
     ///
     /// # Errors
     ///
-    /// The end is no longer usable, and the caller must not wait on it any more: the peer sent a message that no honest one
-    /// sends.
+    /// An error if the end is no longer usable, so that the caller must not wait on it any more: the peer sent a message
+    /// that no honest peer sends.
     pub fn clear(&self) -> io::Result<bool> {
         match self.take() {
             // The peer connected its end to something else.
@@ -210,7 +210,7 @@ impl PeerBell {
         rustix::io::retry_on_intr(recv).map(|(_, len)| len != 0)
     }
 
-    /// Waits until it rings, and takes one ring. `None` waits without limit. Returns whether it rang.
+    /// Waits until the bell rings, and takes one ring. `None` waits without limit. Returns whether the bell rang.
     ///
     /// # Errors
     ///
@@ -228,7 +228,7 @@ impl PeerBell {
         Ok(rustix::io::retry_on_intr(peek)?.flags.contains(ReturnFlags::CTRUNC))
     }
 
-    /// Empties the socket for good. Returns whether it can be closed without closing descriptors that a peer has put in.
+    /// Empties the socket permanently. Returns whether it can be closed without closing descriptors that a peer has put in.
     fn is_harmless(&self) -> bool {
         // No datagram arrives after this. The queued ones are followed by empty reads.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
@@ -340,7 +340,7 @@ mod tests {
         let (victim, peer) = attacked(|end| {
             rustix::fs::fcntl_setfl(end, OFlags::empty()).unwrap();
         });
-        // Neither when no ring is queued, nor when there is no more room in either direction.
+        // Nothing blocks, neither without a queued ring nor without room in either direction.
         assert!(!victim.clear().unwrap());
         for _ in 0..10_000 {
             victim.ring().unwrap();
@@ -416,7 +416,7 @@ mod tests {
         sendmsg(end, &bytes, &mut control, SendFlags::DONTWAIT)
     }
 
-    /// An end as it is on kernels that do not refuse descriptors.
+    /// An end in the form that kernels that do not refuse descriptors create.
     fn old(end: PeerBell) -> PeerBell {
         let mut old = PeerBell::from_fd(end.duplicate().unwrap()).unwrap();
         let _ = sys::set_int(&old, libc::SOL_SOCKET, SO_PASSRIGHTS, 1);
@@ -424,7 +424,7 @@ mod tests {
         old
     }
 
-    /// Both processes may ask for a ring at once. Each then gets its end in a reply and in an event.
+    /// Both processes may request a ring at once. Each then gets its end in a reply and in an event.
     #[test]
     fn a_second_handle_of_an_end_that_is_dropped_silences_nobody() {
         let (a, b) = PeerBell::pair().unwrap();

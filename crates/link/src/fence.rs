@@ -34,8 +34,8 @@ pub(crate) fn register() -> bool {
     done
 }
 
-/// Registers in advance, as the first ring to another process would otherwise have to wait for it. Only while the process has one
-/// thread, when it takes no time.
+/// Registers in advance, as the first ring to another process would otherwise have to wait for it. Does so only while the process
+/// has one thread, when it takes no time.
 pub fn prepare() {
     use std::os::unix::fs::MetadataExt;
     // The number of links of a directory: one for each subdirectory, and two of its own.

@@ -11,7 +11,7 @@ pub struct Inbox {
     data: Box<[u8]>,
     /// Room for the descriptors that are passed with each message.
     rights: Box<[sys::Rights]>,
-    /// None for a message that was too long.
+    /// The lengths of the messages. None for a message that was too long.
     lengths: Box<[Option<usize>]>,
     /// The number of received messages.
     filled: usize,
@@ -29,12 +29,12 @@ impl Inbox {
         }
     }
 
-    /// Receives the available messages, without blocking, and replaces the previous ones. Returns how many there are, zero if none
-    /// is queued. At the end of the stream they are empty. Descriptors that are passed with them go to `keep`: the kernel truncates
+    /// Receives the available messages, without blocking, and replaces the previous ones. Returns how many it received, zero if
+    /// none is queued. At the end of the stream messages are empty. Passes received descriptors to `keep`. The kernel truncates
     /// none, as closing it might block.
     ///
     /// # Errors
-    /// Those of `recvmmsg(2)`; there are no messages then.
+    /// Those of `recvmmsg(2)`. No message is received then.
     pub fn receive(&mut self, socket: impl AsFd, keep: impl FnMut(OwnedFd)) -> io::Result<usize> {
         self.filled = 0;
         let (data, rights) = (&mut self.data, &mut self.rights);

@@ -165,7 +165,7 @@ impl Mapping {
     }
 }
 
-/// As `copy_nonoverlapping`, but without its function call for the few bytes of a header or a small message.
+/// Copies like `copy_nonoverlapping`, but without its function call for the few bytes of a header or a small message.
 ///
 /// # Safety
 ///
@@ -238,14 +238,14 @@ pub(crate) struct PrivateMapping {
 
 // SAFETY: the mapping belongs to the process, and every access goes through raw copies.
 unsafe impl Send for PrivateMapping {}
-// SAFETY: as above; the methods say what two threads may do at once.
+// SAFETY: as above. The methods document which of them two threads may call at once.
 unsafe impl Sync for PrivateMapping {}
 
 impl PrivateMapping {
     /// The alignment of a huge page.
     const HUGE: usize = 2 << 20;
 
-    /// Maps `len` bytes, which take memory when they are first written.
+    /// Maps `len` bytes, which take memory only when they are first written.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let mapped = len.checked_add(Self::HUGE).ok_or(io::ErrorKind::InvalidInput)?;
@@ -257,7 +257,8 @@ impl PrivateMapping {
         // SAFETY: at least `skip` bytes more than `len` are mapped.
         let base = unsafe { whole.add(skip) };
         let mapping = Self { whole, mapped, base, len };
-        // Both may be refused, which matters little. A child has no use for it, and copying its pages would cost time.
+        // The kernel may refuse both, which matters little. A child has no use for the mapping, and copying its pages would cost
+        // time.
         for advice in [Advice::LinuxHugepage, Advice::LinuxDontFork] {
             // SAFETY: the range is this mapping's own, and neither advice changes its contents.
             let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, advice) };
@@ -273,7 +274,7 @@ impl PrivateMapping {
         unsafe { stream(from, self.base.as_ptr().add(offset)) }
     }
 
-    /// As [`stream`](Self::stream), but through the caches.
+    /// Writes like [`stream`](Self::stream), but through the caches.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         assert!(offset <= self.len && from.len() <= self.len - offset, "inside the mapping");
         // SAFETY: in bounds by the line above; no reference to these bytes exists.
@@ -283,8 +284,8 @@ impl PrivateMapping {
     /// Puts the pages of `len` bytes at `offset` into a pipe. Returns how many bytes were put in.
     pub(crate) fn vmsplice(&self, offset: usize, len: usize, pipe: impl AsFd) -> io::Result<usize> {
         assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
-        // SAFETY: in bounds by the line above. A thread that writes meanwhile, against what `stream` asks for, races with
-        // the kernel and not with this one, which only takes the address.
+        // SAFETY: in bounds by the line above. A thread that writes meanwhile, which `stream` forbids, races with the
+        // kernel and not with this one, which only takes the address.
         let bytes = unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) };
         sys::name_pages(pipe, bytes)
     }
@@ -312,7 +313,7 @@ impl Drop for PrivateMapping {
 ///
 /// # Safety
 ///
-/// `to` must be writable for as many bytes as `from` has, none of which a Rust reference covers.
+/// `to` must be writable for as many bytes as `from` has, and no Rust reference may cover them.
 unsafe fn stream(from: &[u8], to: *mut u8) {
     // SAFETY: the caller's promise; the streamed bytes are the first part of both.
     unsafe {
@@ -352,7 +353,7 @@ unsafe fn stream_lines(from: &[u8], to: *mut u8) -> usize {
     done
 }
 
-/// Copies nothing, as there are no non-temporal stores.
+/// Copies nothing: non-temporal stores are used on x86-64 only.
 ///
 /// # Safety
 ///

@@ -20,7 +20,7 @@ pub enum Leave {
 /// # Errors
 ///
 /// `EPERM` without the privilege, or if the kernel forbids it; `EINVAL` for a user namespace with more than one thread; `ENOSPC`
-/// when there are too many.
+/// when the limit of namespaces is reached.
 pub fn leave(what: Leave) -> io::Result<()> {
     let flags = match what {
         Leave::Mounts => UnshareFlags::NEWNS,

@@ -5,8 +5,8 @@
 //!
 //! # What the unsafe code here relies on
 //!
-//! The kernel checks the remote range and fails with `EFAULT`. The local range comes from slices, or from a caller who promises
-//! that it is valid. Writing to a process's own memory this way would bypass the borrow checker, so its own PID is refused.
+//! The kernel checks the remote range and fails with `EFAULT`. The local range is a slice, or a caller promises that it is
+//! valid. Writing to a process's own memory this way would bypass the borrow checker, so its own PID is refused.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -25,14 +25,14 @@ pub enum ProcMemError {
         /// The process.
         pid: i32,
     },
-    /// The range, or its end, is not mapped in the other process, or not with the right to do this.
+    /// The range, or its end, is not mapped in the other process, or not with the required access right.
     #[error("process {pid}: {len} bytes at {va:#x} are not accessible ({done} bytes copied)")]
     Fault {
         /// The process.
         pid: i32,
         /// The start of the range.
         va: u64,
-        /// Its length.
+        /// The length of the range.
         len: usize,
         /// The number of bytes that were copied nevertheless.
         done: usize,
@@ -99,9 +99,9 @@ fn total(pieces: &[Piece]) -> usize {
 /// A range of another process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Its start.
+    /// The start of the range.
     pub va: u64,
-    /// Its length in bytes.
+    /// The length of the range in bytes.
     pub len: u32,
 }
 
@@ -112,7 +112,7 @@ pub struct Range {
 pub struct ProcessMemory {
     pid: i32,
     pidfd: Option<OwnedFd>,
-    /// When it was last checked to be alive, in ticks of the coarse clock.
+    /// Time when the process was last found alive, in ticks of the coarse clock.
     seen: AtomicI64,
 }
 
@@ -135,7 +135,7 @@ impl ProcessMemory {
         Ok(Self { pid, pidfd, seen: AtomicI64::new(-1) })
     }
 
-    /// Creates a handle of the memory of a pidfd's process, whatever its ID is here.
+    /// Creates a handle of the memory of a pidfd's process, which may have any ID here.
     ///
     /// # Errors
     ///
@@ -166,8 +166,8 @@ impl ProcessMemory {
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(n) if n > 0)
     }
 
-    /// Returns whether it was checked during this tick of the coarse clock, some milliseconds. No kernel allocates all its
-    /// process IDs in that time, and none is reused before.
+    /// Returns whether the process was checked during this tick of the coarse clock, some milliseconds. No kernel
+    /// allocates all its process IDs in that time, and none is reused before.
     fn was_seen(&self) -> bool {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         let tick = now.tv_sec * 1000 + now.tv_nsec / 1_000_000;
@@ -194,8 +194,8 @@ impl ProcessMemory {
         unsafe { self.write_raw(va, from.as_ptr(), from.len()) }
     }
 
-    /// As [`read`](Self::read), but into memory given by address: the application's registered buffers, which its threads may
-    /// share.
+    /// Reads like [`read`](Self::read), but into memory given by address: the application's registered buffers, which its
+    /// threads may share.
     ///
     /// # Safety
     ///
@@ -208,7 +208,7 @@ impl ProcessMemory {
         self.copy(va, to, len, false)
     }
 
-    /// As [`write`](Self::write), but from memory given by address.
+    /// Writes like [`write`](Self::write), but from memory given by address.
     ///
     /// # Safety
     ///
@@ -241,7 +241,7 @@ impl ProcessMemory {
         self.copy_pieces(va, to, false)
     }
 
-    /// As [`read_pieces`](Self::read_pieces), but from ranges with the same total length as the pieces.
+    /// Reads like [`read_pieces`](Self::read_pieces), but from ranges with the same total length as the pieces.
     ///
     /// # Safety
     ///
@@ -268,8 +268,8 @@ impl ProcessMemory {
             *iovec = libc::iovec { iov_base: start as *mut _, iov_len: range.len as usize };
         }
         let (near_n, far_n) = (to.len() as libc::c_ulong, from.len() as libc::c_ulong);
-        // SAFETY: both arrays hold as many entries as said. The kernel checks all the addresses; `far` lies in
-        // another process (see `new`), and what is written here may be, by the caller's promise.
+        // SAFETY: both arrays have as many entries as their counts. The kernel checks all the addresses. `far` is in another
+        // process (see `new`), and the caller promises that what is written here may be.
         let copied =
             unsafe { libc::process_vm_readv(pid, near.as_ptr(), near_n, far.as_ptr(), far_n, 0) };
         self.outcome(copied, len, fault)
@@ -301,8 +301,8 @@ impl ProcessMemory {
             .map(|(at, n)| libc::iovec { iov_base: (remote + at) as *mut _, iov_len: n });
         let far_n = if tail == 0 { 1 } else { 2 };
         let n = near.len() as libc::c_ulong;
-        // SAFETY: both arrays hold as many entries as said. The kernel checks all the addresses; `far` lies in
-        // another process (see `new`), and what is written here may be, by the promise of `read_pieces`.
+        // SAFETY: both arrays have as many entries as their counts. The kernel checks all the addresses. `far` is in another
+        // process (see `new`), and what is written here may be, by the promise of `read_pieces`.
         let copied = unsafe {
             if write {
                 libc::process_vm_writev(pid, iovecs.as_ptr(), n, far.as_ptr(), far_n, 0)
@@ -361,8 +361,8 @@ impl ProcessMemory {
             let near =
                 libc::iovec { iov_base: local.wrapping_add(done).cast(), iov_len: len - done };
             let far = libc::iovec { iov_base: (remote + done) as *mut _, iov_len: len - done };
-            // SAFETY: `local` is valid for `len` bytes by the callers' promise; the kernel checks
-            // `far`, which lies in another process (see `new`).
+            // SAFETY: `local` is valid for `len` bytes by the callers' promise. The kernel checks `far`, which is in another
+            // process (see `new`).
             let copied = unsafe {
                 if write {
                     libc::process_vm_writev(pid, &near, 1, &far, 1, 0)

@@ -1,4 +1,4 @@
-//! Signal masks of threads that the program does not know of: those of the device and of the service.
+//! Signal masks of the threads that rdmux creates in a program: those of the device and of the service.
 //!
 //! # Safety of this file
 //!

@@ -4,11 +4,11 @@
 //! one busy-polls briefly ([`look`]) before it sleeps, and yields the processor between polls: on a machine with few processors,
 //! the peer may be waiting for this one.
 //!
-//! There are two ways to do that. A yield (`sched_yield(2)`) costs less than a microsecond if no other thread is runnable, and is
-//! the fastest way to let a peer run. But on Linux a yield forfeits the whole time slice of some milliseconds, however little of
-//! it was used (measured on Linux 6.18): among computing threads, a thread that yields after each poll polls once for every slice
-//! of each of the others. A short sleep forfeits nothing. So after a yield in which another thread computed, [`yield_or_sleep`]
-//! sleeps instead for some time. Threads that only wait for events and handle them quickly also ask for a short slice
+//! Two ways to do that exist. A yield (`sched_yield(2)`) costs less than a microsecond if no other thread is runnable, and is the
+//! fastest way to let a peer run. But on Linux a yield forfeits the whole time slice of some milliseconds, however little of it
+//! was used (measured on Linux 6.18): among computing threads, a thread that yields after each poll polls once for every slice of
+//! each of the others. A short sleep forfeits nothing. So after a yield in which another thread computed, [`yield_or_sleep`]
+//! sleeps instead for some time. Threads that only wait for events and handle them quickly also request a short slice
 //! ([`ask_for_short_slices`]), so that they run soon after they are woken.
 
 use std::cell::Cell;
@@ -20,8 +20,8 @@ use rustix::thread::{Timespec, nanosleep};
 
 use crate::sys;
 
-/// The time of [`look`]. Longer than an answer of the host service takes, and too short to show in the CPU usage of a waiting
-/// process.
+/// Time that [`look`] busy-polls: longer than the host service takes to reply, and too short to show in the CPU usage of a
+/// waiting process.
 const MOMENT: Duration = Duration::from_micros(100);
 
 /// Busy-polls `ready` for a moment, until it returns true. Returns whether it did.
@@ -42,12 +42,12 @@ fn look_for(moment: Duration, mut ready: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// A yield that took longer let a thread run that computes. The peers of a waiting thread answer sooner, or sleep. If other
-/// threads of this process wait in the same way, each of them may take as long between its polls.
+/// The time above which a yield shows that it let a computing thread run. The peers of a waiting thread answer sooner, or
+/// sleep. If other threads of this process wait in the same way, each of them may take as long between its polls.
 const SLICE: Duration = Duration::from_micros(500);
-/// How long a thread sleeps instead of yielding. The kernel adds as much (`PR_SET_TIMERSLACK`).
+/// Time that a thread sleeps instead of yielding. The kernel adds as much (`PR_SET_TIMERSLACK`).
 const SLEEP: Duration = Duration::from_micros(50);
-/// How long a thread sleeps instead of yielding before it tries a yield again.
+/// Time for which a thread sleeps instead of yielding before it tries a yield again.
 const BUSY: Duration = Duration::from_millis(20);
 
 /// Lets other threads run: yields, or sleeps briefly if another thread computes.
@@ -57,7 +57,7 @@ pub fn yield_or_sleep() {
     yield_or(|| drop(nanosleep(&time)));
 }
 
-/// As [`yield_or_sleep`], for callers that have a better way to sleep briefly.
+/// Yields or sleeps like [`yield_or_sleep`], for callers that have a better way to sleep briefly.
 pub fn yield_or(sleeps: impl FnOnce()) {
     thread_local! {
         static POLICY: Cell<YieldPolicy> = const { Cell::new(YieldPolicy { sleeps_until: None }) };
@@ -101,7 +101,7 @@ impl YieldPolicy {
     }
 }
 
-/// The slice that a thread that serves others asks for: long enough for a round of work.
+/// The slice that a thread that serves others requests: long enough for a round of work.
 const SHORT_SLICE: Duration = Duration::from_micros(100);
 /// The value that selects the kernel's default slice.
 const USUAL_SLICE: Duration = Duration::ZERO;
@@ -111,7 +111,7 @@ const USUAL_SLICE: Duration = Duration::ZERO;
 /// wait for.
 ///
 /// # Errors
-/// If the kernel forbids it. The thread still works, but runs later if processors are scarce.
+/// The kernel's error if it forbids this. The thread still works, but runs later if processors are scarce.
 pub fn ask_for_short_slices() -> io::Result<()> {
     sys::set_slice(SHORT_SLICE)
 }
@@ -167,7 +167,7 @@ mod tests {
         among(0, policy, clock, takes)
     }
 
-    /// As [`once`], while `others` threads wait, too.
+    /// Yields or sleeps like [`once`], while `others` threads wait, too.
     fn among(
         others: u32,
         policy: &mut YieldPolicy,

@@ -96,7 +96,7 @@ fn attributes() -> libc::sched_attr {
 /// Returns the calling thread's present attributes (`sched_getattr(2)`).
 fn own_attributes() -> io::Result<libc::sched_attr> {
     let mut attr = attributes();
-    // SAFETY: `attr` has room for the size that it is said to have.
+    // SAFETY: `attr` has room for the given size.
     let r = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, attr.size, 0) };
     if r == 0 { Ok(attr) } else { Err(io::Error::last_os_error()) }
 }
@@ -109,7 +109,7 @@ pub(crate) fn set_slice(slice: Duration) -> io::Result<()> {
         return Ok(());
     }
     attr.sched_runtime = u64::try_from(slice.as_nanos()).unwrap_or(0);
-    // SAFETY: `attr` is readable for the size that it says.
+    // SAFETY: `attr` is readable for the size in its field.
     let r = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -163,7 +163,7 @@ pub(crate) fn send(
     })
 }
 
-/// Puts the pages of `bytes` into an empty pipe, without a copy (`vmsplice(2)`). Returns how many bytes were put in. A reader of
+/// Puts the pages of `bytes` into an empty pipe, without a copy (`vmsplice(2)`). Returns how many bytes it put in. A reader of
 /// the pipe sees the contents at the time of the read, not the present ones.
 pub(crate) fn name_pages(pipe: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let iovec = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -256,7 +256,7 @@ pub(crate) fn send_bytes(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
 /// Receives bytes from a stream without blocking (`recvfrom(2)`).
 pub(crate) fn receive_bytes(fd: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
     retry(|| {
-        // SAFETY: `into` is borrowed exclusively for the call, which writes to it; no address is asked for.
+        // SAFETY: `into` is borrowed exclusively for the call, which writes to it. No address is requested.
         unsafe {
             libc::syscall(
                 libc::SYS_recvfrom,
@@ -351,8 +351,8 @@ pub(crate) fn receive(fd: impl AsFd, data: &mut [u8], meta: &mut [RxMeta]) -> io
         header.msg_control = m.control.as_mut_ptr().cast();
         header.msg_controllen = CONTROL_LEN as _;
     }
-    // SAFETY: each of the first `count` headers points at exclusive, disjoint buffers of the
-    // lengths it says, all of which outlive the call.
+    // SAFETY: each of the first `count` headers points at exclusive, disjoint buffers of the lengths that it contains.
+    // All of them outlive the call.
     let received = unsafe { receive_many(fd, &mut messages[..count])? };
     for (m, message) in meta.iter_mut().zip(&messages).take(received) {
         // SAFETY: one of the first `count`, which were initialised.
@@ -384,8 +384,8 @@ impl Rights {
     }
 }
 
-/// As [`receive`], with descriptors instead of addresses: received ones, close-on-exec, go to `keep`. A length is none if the
-/// message was longer than its share of `data`. `rights` has as many elements as `lengths`.
+/// Receives like [`receive`], but returns descriptors instead of addresses: received ones, close-on-exec, are passed to `keep`. A
+/// length is none if the message was longer than its share of `data`. `rights` has as many elements as `lengths`.
 pub(crate) fn receive_messages(
     fd: impl AsFd,
     data: &mut [u8],
@@ -441,7 +441,7 @@ fn message_into(buffer: &mut [u8], iovec: &mut MaybeUninit<libc::iovec>) -> libc
     message
 }
 
-/// Receives messages without blocking. Returns how many, zero if there are none.
+/// Receives messages without blocking. Returns how many, zero if none is queued.
 ///
 /// # Safety
 /// All of `messages` are initialised, with pointers to exclusive, disjoint buffers of the given lengths.

@@ -141,7 +141,7 @@ impl Wire for TcpStream {
         Ok(())
     }
 
-    /// Does nothing: data that was accepted is sent.
+    /// Does nothing: data that the stream accepted is sent.
     fn flush(&self, _sent: &mut usize) -> Result<Flushed, TxFail> {
         Ok(Flushed::default())
     }
@@ -200,7 +200,7 @@ mod tests {
         Piece::new(bytes.as_ptr(), bytes.len())
     }
 
-    /// Waits for bytes that the other end has sent: on one host they are already on their way.
+    /// Waits for bytes that the other end has sent. On one host they are already in flight.
     fn receive(stream: &TcpStream, into: &mut [u8]) -> Received {
         loop {
             match stream.receive(into).unwrap() {

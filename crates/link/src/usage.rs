@@ -9,7 +9,7 @@ use crate::sys;
 pub struct Usage {
     /// The time in the program and in the kernel.
     pub time: Duration,
-    /// How often one of its threads was preempted.
+    /// The number of times that one of the process's threads was preempted.
     pub preempted: u64,
 }
 

@@ -127,7 +127,7 @@ fn child() {
         "unmapped" => {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: new pages, of which one is unmapped; no other thread maps memory here.
+            // SAFETY: new pages, one of them unmapped; no other thread maps memory here.
             let page = unsafe {
                 let pages = libc::mmap(ptr::null_mut(), 3 * 4096, access, kind, -1, 0);
                 let page = pages.cast::<u8>().add(4096);

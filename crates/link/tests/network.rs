@@ -223,7 +223,7 @@ fn with_a_peer(ours: impl FnOnce() + Send + 'static, theirs: impl FnOnce() + Sen
     peer.join().unwrap();
 }
 
-/// Sends packets to a group until told to stop.
+/// Sends packets to a group until `stop` receives a message.
 fn send_until(port: &UdpPort, to: Destination, stop: &mpsc::Receiver<()>) {
     let mut batch = TxBatch::new();
     while let Err(mpsc::TryRecvError::Empty) = stop.try_recv() {

@@ -273,7 +273,7 @@ fn a_consumer_that_may_not_fence_for_its_producer_any_more_sleeps_when_the_produ
     }
     let forbidden = std::thread::spawn(move || {
         forbid_membarrier();
-        // The producer may have checked before it is told.
+        // The producer may have checked before it receives the request.
         assert!(!rx.prepare_sleep());
         while !rx.prepare_sleep() {
             std::thread::yield_now();

@@ -403,7 +403,7 @@ fn unreachable_is_an_error_and_not_fatal() {
     assert_eq!(batch.push(&p.sender, &p.to, &huge), Err(PushError::TooLarge { len: 65_516 }));
 }
 
-/// The hop limit that is not passed with each packet is the one that the socket has.
+/// The hop limit that is not passed with each packet is that of the socket.
 #[test]
 fn hop_limits_arrive_as_asked() {
     let mut group = UdpGroup::open(ip("127.0.0.1"), &ANY_PORT).unwrap();

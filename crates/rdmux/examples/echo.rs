@@ -52,7 +52,7 @@ fn client(context: Context, server: SocketAddr) -> Result {
     let qp = pd.qp(QpType::Rc).cq(&cq).build()?;
     let buffer = pd.alloc(64, Access::LOCAL_WRITE)?;
 
-    // The id takes the queue pair through its states from here on. The receive is posted before the connection is up:
+    // The id moves the queue pair through its states from here on. The receive is posted before the connection is up:
     // a message that finds no receive would have to be retransmitted.
     id.attach_qp(&qp)?;
     const RECEIVE: u64 = 1;

@@ -44,7 +44,7 @@ fn server(context: Context, at: SocketAddr, ready: &dyn Fn(SocketAddr)) -> Resul
     println!("server: the memory says {:?}", String::from_utf8_lossy(&text));
     println!("server: the counter is {}", memory.load(COUNTER));
     Ok(())
-    // The memory is deregistered here: its key is invalid from now on, for every process that still has it.
+    // The memory is deregistered here. From now on its key is invalid for every process that still has it.
 }
 
 fn client(context: Context, server: SocketAddr) -> Result {

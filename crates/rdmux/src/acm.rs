@@ -124,7 +124,7 @@ impl Acm {
     /// by a request to the service.
     ///
     /// # Errors
-    /// [`Cause::TimedOut`]; [`Cause::Acm`] when there is no service or it answers with an error.
+    /// [`Cause::TimedOut`]; [`Cause::Acm`] when no service runs or it answers with an error.
     pub fn resolve(&self, source: Option<Address>, dest: Address) -> Result<Paths> {
         self.inner.client.resolve(source, dest, self.timeout).on(self, "resolve an address")
     }

@@ -92,7 +92,7 @@ impl Ah {
         self.0.port_num = number;
         self
     }
-    /// Sends from one of the port's LIDs, given by its low bits (the port's LMC says how many bits); InfiniBand only.
+    /// Sends from one of the port's LIDs, selected by its low bits (the port's LMC is their number). InfiniBand only.
     #[must_use]
     pub fn path_bits(mut self, bits: u8) -> Self {
         self.0.src_path_bits = bits;

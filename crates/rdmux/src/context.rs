@@ -35,7 +35,7 @@ struct Inner {
     embedded: Option<Embedded>,
 }
 
-/// How to open a [`Context`].
+/// A builder that opens a [`Context`].
 #[derive(Clone, Debug, Default)]
 #[must_use = "nothing is opened before `open`"]
 pub struct ContextBuilder {
@@ -47,6 +47,7 @@ pub struct ContextBuilder {
     driven: bool,
 }
 
+/// The way in which the host's service is reached.
 #[derive(Clone, Copy, Debug, Default)]
 enum How {
     #[default]
@@ -56,7 +57,7 @@ enum How {
 }
 
 impl ContextBuilder {
-    /// Opens the device of this virtual host. Without it, the host is the one that `$RDMUX_HOST` names, or the
+    /// Opens the device of this virtual host. Without this call, the host is the one that `$RDMUX_HOST` names, or the
     /// default host, which has the machine's own addresses.
     pub fn host(mut self, name: impl Into<String>) -> Self {
         self.host = Some(name.into());
@@ -180,7 +181,7 @@ impl Context {
     pub(crate) fn options(&self) -> &ConnectOptions {
         &self.0.options
     }
-    /// Returns the fabric of this name, if it was given to an embedded host.
+    /// Returns the fabric of this name, if the embedded host is attached to it.
     pub(crate) fn fabric(&self, name: &str) -> Option<&Fabric> {
         self.0.embedded.as_ref()?.fabric(name)
     }
@@ -285,6 +286,7 @@ impl Context {
             Error::new(self.to_string(), "find a GID", Cause::Invalid(why))
         })
     }
+    /// Returns the MTU of paths from an entry of the GID table.
     pub(crate) fn path_mtu(&self, port: u8, sgid_index: u8) -> Result<Mtu> {
         self.gid_entry(port, sgid_index).map(|entry| entry.mtu)
     }

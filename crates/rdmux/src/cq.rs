@@ -44,7 +44,7 @@ impl Cq {
         self.0.cq.poll(out)
     }
 
-    /// Takes one completion, if there is one. Never blocks.
+    /// Takes one completion, if available. Never blocks.
     pub fn poll_one(&self) -> Option<Completion> {
         let mut one = [EMPTY];
         (self.poll(&mut one) == 1).then_some(one[0])
@@ -119,9 +119,9 @@ impl Cq {
         Ok(n)
     }
 
-    /// Makes the queue's descriptor readable after the next completion, or only after the next one that is an error
-    /// or whose sender marked it [`solicited`](crate::SendWr::solicited). Completions already in the queue do not
-    /// count: poll afterwards.
+    /// Makes the queue's descriptor readable after the next completion, or only after the next one that is an error or
+    /// that the sender marked [`solicited`](crate::SendWr::solicited). Completions already in the queue do not count:
+    /// poll afterwards.
     ///
     /// # Errors
     /// When the device is gone.
@@ -213,7 +213,7 @@ mod tests {
 
         // One thread waits from here on.
         assert_eq!(cq.poll_or_arm(&mut one).unwrap(), 0);
-        // Another finds nothing, and a third takes the first of the completions that arrive then.
+        // Another thread finds nothing, and a third takes the first of the completions that arrive then.
         assert_eq!(cq.poll(&mut one), 0);
         (0..3).for_each(|wr_id| qp.post_recv(wr_id, &[]).unwrap());
         assert_eq!(cq.poll(&mut one), 1);

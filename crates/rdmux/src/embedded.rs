@@ -1,7 +1,7 @@
 //! A host private to this process: service and device in one process, isolated from all other hosts.
 //!
-//! Tests and examples in the documentation run on it. It also suits programs that want RDMA semantics between their
-//! own threads and leave nothing behind.
+//! Tests and examples in the documentation run on it. It also suits programs that need RDMA semantics between their own
+//! threads and must leave nothing behind.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -29,12 +29,12 @@ pub(crate) struct Embedded {
 /// The location of a service's socket.
 enum Place {
     Own(#[expect(dead_code, reason = "it goes with this")] TempDir),
-    /// In the directory of the fabrics that the host is attached to.
+    /// The directory of the fabrics that the host is attached to.
     With(Vec<Fabric>),
 }
 
 impl Embedded {
-    /// Returns the fabric of this name, if it was given to the host.
+    /// Returns the fabric of this name, if the host is attached to it.
     pub(crate) fn fabric(&self, name: &str) -> Option<&Fabric> {
         match &self.place {
             Place::Own(_) => None,

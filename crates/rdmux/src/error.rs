@@ -15,7 +15,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error: the object, the operation on it, and the cause.
 ///
-/// Its text reads as one sentence and ends with a remedy, where there is one:
+/// Its text reads as one sentence and ends with a remedy, if one is known:
 ///
 /// ```
 /// use rdmux::{Cause, Error};
@@ -81,10 +81,10 @@ impl std::error::Error for Error {}
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The host service cannot be reached or started, or it refused; the error says why and what to do.
+    /// The host service cannot be reached or started, or it refused. The error contains the reason and a remedy.
     #[error("{}", host_error(.0))]
     Host(HostError),
-    /// A fabric cannot be reached, or it refused; the error says why and what to do.
+    /// A fabric cannot be reached, or it refused. The error contains the reason and a remedy.
     #[error("{0}")]
     Fabric(FabricError),
     /// The host service has exited or has closed this process's connection, and the device is gone with it.
@@ -93,7 +93,7 @@ pub enum Cause {
     /// A limit of the device is reached, or the object is still in use.
     #[error("{0}")]
     Resources(String),
-    /// The operating system failed the operation; the kind says how.
+    /// The operating system failed the operation, for the reason in the error's kind.
     #[error("{0}")]
     Os(io::Error),
     /// An argument is invalid here.
@@ -122,7 +122,7 @@ pub enum Cause {
     /// A name is unknown or does not resolve to a usable address.
     #[error("{0}")]
     Unresolved(ResolveError),
-    /// The ACM service is not running or answered with an error; the error says what to do.
+    /// The ACM service is not running or answered with an error. The error contains a remedy.
     #[error("{0}")]
     Acm(rdmux_acm_client::Error),
     /// The connection is closed.
@@ -142,7 +142,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Returns a remedy for the error, if there is one.
+    /// Returns a remedy for the error, if any.
     pub fn advice(&self) -> Option<&'static str> {
         Some(match self {
             Self::Gone => {
@@ -151,7 +151,7 @@ impl Cause {
             }
             Self::Host(_) | Self::Os(_) => match self.kind() {
                 io::ErrorKind::AddrInUse => IN_USE,
-                // The errno of rdma_cm says no more than this.
+                // The errno of rdma_cm has no more details.
                 io::ErrorKind::AddrNotAvailable if self.is_port_in_use() => IN_USE,
                 io::ErrorKind::AddrNotAvailable => {
                     "the address must belong to this host (`rdmux devices`), and no wildcard \
@@ -301,7 +301,7 @@ fn completion_advice(status: WcStatus) -> Option<&'static str> {
 
 /// Adds the object and the operation to an error of a lower layer.
 pub(crate) trait Attempt<T> {
-    /// Turns a failure into an error of `object` in the operation `asked`.
+    /// Converts a failure to an error of `object` in the operation `asked`.
     fn on(self, object: impl fmt::Display, asked: &'static str) -> Result<T>;
 }
 

@@ -11,7 +11,7 @@ use rdmux_wire::Qpn;
 pub enum AsyncEvent {
     /// An event of a queue pair.
     Qp {
-        /// Its number.
+        /// The number of the queue pair.
         qpn: Qpn,
         /// The event.
         event: QpEvent,
@@ -22,14 +22,14 @@ pub enum AsyncEvent {
     SrqLimit,
     /// An event of an XRC receive queue pair, raised once for each handle that this program holds on it.
     XrcTarget {
-        /// Its number.
+        /// The number of the target.
         qpn: Qpn,
         /// The event.
         event: QpEvent,
     },
     /// An event of an XRC receive queue pair for which this program is registered.
     XrcRegistered {
-        /// Its number.
+        /// The number of the target.
         qpn: Qpn,
         /// The event.
         event: QpEvent,

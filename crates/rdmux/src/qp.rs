@@ -130,8 +130,8 @@ impl QpBuilder {
 /// A queue pair, to which work requests are posted. Clones are the same queue pair. It is destroyed when the last one
 /// is dropped, and its outstanding work then produces no completions.
 ///
-/// Connect it with a [`cm::Id`](crate::cm::Id), which takes it through its states; with [`connect`](Self::connect),
-/// given what the two sides told each other; or step by step with [`modify`](Self::modify).
+/// Connect it with a [`cm::Id`](crate::cm::Id), which moves it through its states, with [`connect`](Self::connect),
+/// after the two sides have exchanged their endpoints, or step by step with [`modify`](Self::modify).
 #[derive(Clone)]
 pub struct Qp(Arc<Inner>);
 
@@ -200,7 +200,7 @@ impl Qp {
         self.0.qp.post_send(wr.raw()).on(self, "post a send")
     }
 
-    /// Posts a receive: the next message goes to `sges`. For UD the network header takes the first 40 bytes.
+    /// Posts a receive: the next message is placed in `sges`. For UD the network header takes the first 40 bytes.
     ///
     /// # Errors
     /// [`Cause::Full`] when the receive queue is full, [`Cause::Invalid`] when the list is too long or the queue pair
@@ -284,8 +284,8 @@ impl Qp {
         Endpoint::of(&self.0.pd.context, (self.port(), sgid_index), self.qpn())
     }
 
-    /// Connects an RC, UC or XRC queue pair to `peer` without the connection manager: INIT, RTR and RTS, with
-    /// `access` for the peer. The peer does the same with this side's endpoint, or with XRC takes its
+    /// Connects an RC, UC or XRC queue pair to `peer` without the connection manager: INIT, RTR and RTS, with `access`
+    /// for the peer. The peer does the same with this side's endpoint, or with XRC moves its
     /// [`target`](crate::XrcTarget) to RTR. The program exchanges the two endpoints itself.
     ///
     /// # Errors
@@ -368,7 +368,7 @@ impl Endpoint {
         b[18..].copy_from_slice(&self.qpn.get().to_be_bytes()[1..]);
         b
     }
-    /// Decodes [`to_bytes`](Self::to_bytes). None if there are too few bytes.
+    /// Decodes [`to_bytes`](Self::to_bytes). Returns none if the bytes are too few.
     pub fn from_bytes(b: &[u8]) -> Option<Self> {
         let (gid, b) = b.split_first_chunk()?;
         let (lid, b) = b.split_first_chunk()?;

@@ -2,7 +2,7 @@
 //! connections itself.
 //!
 //! An [`Answer`] has everything that a connection needs: port space, both addresses, paths, and a prefix of its private data.
-//! [`Options::connect_along`](crate::Options::connect_along) uses it as it is, on any kind of device:
+//! [`Options::connect_along`](crate::Options::connect_along) uses it unchanged, on any kind of device:
 //!
 //! ```
 //! use rdmux::resolver::{Hints, Resolver};
@@ -61,13 +61,13 @@ impl Resolver {
         Self { context: context.clone(), resolver }
     }
 
-    /// Resolves a node and a service as getaddrinfo(3) does: the best answer is first, and there is at least one.
-    /// With [`Hints::native`] the first has a GID and a path, if the device has them; those with IP addresses follow.
+    /// Resolves a node and a service like getaddrinfo(3), and returns at least one answer, the best first. With
+    /// [`Hints::native`] the first has a GID and a path, if the device has them, and those with IP addresses follow.
     ///
     /// Blocks for as long as the name service does, and up to 2 s each for the neighbour and the path.
     ///
     /// # Errors
-    /// When the name service knows no address, or the host service is gone. A peer that does not answer is not an
+    /// When the name service has no address, or the host service is gone. A peer that does not answer is not an
     /// error: the answers then have IP addresses only.
     pub fn resolve(
         &self,
@@ -83,11 +83,11 @@ impl Resolver {
         self.resolver.resolve_addr(to, hints)
     }
 
-    /// Returns the services of a name or a service ID that subnet administration knows, queried through this port of an InfiniBand
-    /// device. They have no paths.
+    /// Returns subnet administration's services of a name or a service ID, queried through this port of an InfiniBand device. They
+    /// have no paths.
     ///
     /// # Errors
-    /// When there is no such service, or subnet administration does not answer within 2 s.
+    /// When no such service exists, or subnet administration does not answer within 2 s.
     pub fn services(&self, port: u8, service: &ServiceKey) -> Result<Vec<Answer>> {
         let gid = self.context.device().gid(port, 0).map(|entry| entry.gid);
         let no_gid = || Cause::Invalid(format!("port {port} has no GID"));
@@ -228,7 +228,7 @@ mod tests {
         for _ in 0..10 {
             connects(&a, &native, &mut listener);
         }
-        // The request itself tells the peer the path back.
+        // The peer learns the path back from the request itself.
         assert_eq!(questions(&a), before);
         let by_ip = Answer { dst: Some(listener.local_addr().into()), ..Answer::default() };
         connects(&a, &by_ip, &mut listener);

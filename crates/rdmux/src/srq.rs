@@ -25,6 +25,7 @@ impl Srq {
         Ok(Self { srq, _cq: None, pd: pd.clone() })
     }
 
+    /// Creates the shared receive queue of an XRC domain.
     pub(crate) fn of_domain(
         pd: &Pd,
         domain: &Xrcd,
@@ -53,7 +54,7 @@ impl Srq {
         self.srq.number()
     }
 
-    /// Posts a receive: a message for any of the queue's queue pairs goes to `sges`.
+    /// Posts a receive: a message for any of the queue's queue pairs is placed in `sges`.
     ///
     /// # Errors
     /// When the queue is full or the list too long.

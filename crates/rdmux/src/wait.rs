@@ -47,7 +47,7 @@ pub(crate) fn wait_any(fds: &[BorrowedFd<'_>], deadline: Deadline) -> io::Result
 pub(crate) struct Waiter<F: AsFd> {
     #[cfg(feature = "tokio")]
     registered: std::sync::Mutex<Last>,
-    /// How often a task has cleared the runtime's readiness of the descriptor.
+    /// Number of times that a task has cleared the runtime's readiness of the descriptor.
     #[cfg(feature = "tokio")]
     clears: std::sync::atomic::AtomicUsize,
     source: F,

@@ -18,11 +18,11 @@ use crate::{Context, Endpoint, manual};
 ///
 /// With an extended reliable connection (XRC), one sender reaches the shared receive queues of many processes. The
 /// receiving end, a *target*, belongs to no process: it exists in the host's service, until the last process that
-/// holds it releases it or exits in any way. A received message goes to the shared receive queue that the request
-/// names, in whichever process created that queue in the same [`Xrcd`].
+/// holds it releases it or exits in any way. A received message is placed by the shared receive queue that the
+/// request names, in whichever process created that queue in the same [`Xrcd`].
 ///
 /// A process holds a target by registration, which is not counted ([`Xrcd::alloc`], [`Xrcd::register`],
-/// [`Xrcd::unregister`]: the proposal of 2007), or by handles, each of which counts ([`Xrcd::create`],
+/// [`Xrcd::unregister`]: the proposal of 2007), or by handles, which are counted ([`Xrcd::create`],
 /// [`Xrcd::open_target`]: as `ibv_open_qp(3)`). Either keeps the target.
 ///
 /// ```
@@ -63,7 +63,8 @@ impl Xrcd {
     /// Opens the domain of a file. Any process that may open the file may open the domain.
     ///
     /// # Errors
-    /// When there is no domain and `flags` do not say to create it, or there is one and they require a new one.
+    /// When the domain does not exist and `flags` do not permit creating it, or when it exists and they require
+    /// a new one.
     pub fn of_file(context: &Context, file: impl AsFd, flags: XrcdFlags) -> Result<Self> {
         let xrcd = verbs::Xrcd::open(context.device(), Some(file.as_fd()), flags)
             .on(context, "open an XRC domain")?;
@@ -141,7 +142,7 @@ impl Xrcd {
         Ok(XrcTarget(Arc::new(Handle { target, domain: self.clone() })))
     }
 
-    /// Opens another handle on a target, whichever process created it.
+    /// Opens another handle on a target, which any process may have created.
     ///
     /// # Errors
     /// When the number is unknown, or is not of a target of this domain.
@@ -209,7 +210,7 @@ impl XrcTarget {
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         self.0.target.modify(attr, mask).on(self, "modify")
     }
-    /// Takes the target from RESET to RTR for the sender at `peer`, from which it then receives.
+    /// Moves the target from RESET to RTR for the sender at `peer`, from which it then receives.
     ///
     /// # Errors
     /// When the target is not in RESET, or `peer` cannot be reached from `sgid_index`.

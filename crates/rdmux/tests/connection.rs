@@ -156,7 +156,7 @@ fn a_region_that_was_dropped_is_out_of_reach() {
             assert_eq!(error.cause().to_string(), flushed.to_string());
         }
         assert!(!left.send(b"lost").and_then(|()| left.close()).unwrap_err().is_disconnected());
-        // The other end learns this later than its connection has failed.
+        // The other end learns later that its connection has failed.
         while right.recv().map_or(true, |message| message.is_some()) {}
     });
 }

@@ -129,7 +129,7 @@ fn groups_by_record_are_sent_to_by_address() {
     over_every_link(|a, b| {
         let (mut left, mut right) = (endpoint(a), endpoint(b));
         if !a.gids().iter().any(|entry| entry.gid == a.address().unwrap().into()) {
-            // On InfiniBand the group has another GID, which subnet administration is asked for.
+            // On InfiniBand the group has another GID, which subnet administration returns.
             right.join(group).unwrap();
             left.join_as(GroupWish::address(group, JoinFlags::SendOnlyFullMember)).unwrap();
             let told = left.group(group).unwrap();

@@ -144,7 +144,7 @@ fn scribble(name: &str, random: &mut SmallRng, lines: usize) {
     }
 }
 
-/// Posts one long operation after the other until it is killed; reports once the first ones are posted.
+/// Posts one long operation after the other until it is killed. Reports once the first ones are posted.
 fn flood(end: &End, near: &Mr, what: &str, far: &str) {
     let far = RemoteMr::from_bytes(&bytes(far)).unwrap();
     let near = [near.slice(..)];
@@ -220,8 +220,8 @@ fn flooded() {
     }
 }
 
-/// Acts as a process that the service knows, but with the tests' code instead of a device behind its rings. Its queue
-/// pair is only a number.
+/// Acts as a process that is connected to the service, but with the tests' code instead of a device behind its rings.
+/// Its queue pair is only a number.
 fn be_forger() {
     let dir = RuntimeDir::of_environment().unwrap();
     let options = ConnectOptions { dir, config: Config::default(), embedded: true, program: None };
@@ -280,7 +280,7 @@ fn be_forger() {
     }
 }
 
-/// Does to its end of the bell what may block, silence or flood the process at the other end.
+/// Misuses its end of the bell in a way that may block, silence or flood the process at the other end.
 fn abuse(bell: &PeerBell, how: &str) {
     match how {
         "block" => rustix::fs::fcntl_setfl(bell, OFlags::empty()).unwrap(),
@@ -403,7 +403,7 @@ fn deceived() {
     }
 }
 
-/// The peer announces a copy from or to our memory, and stops.
+/// The peer announces a copy from or to this process's memory, and stops.
 fn stalled() {
     let first = End::open();
     let mut honest = Honest::beside(&first);
@@ -442,7 +442,7 @@ fn stalled() {
     Honest::beside(&first);
 }
 
-/// The peer is killed in the middle of long operations, its own and ours.
+/// The peer is killed in the middle of long operations of both sides.
 fn killed() {
     let first = End::open();
     let mut honest = Honest::beside(&first);
@@ -489,7 +489,7 @@ fn into_the_dead(first: &End, what: &str) {
     near.into_vec().unwrap();
 }
 
-/// The peer writes to us, reads from us and sends to us while it is killed.
+/// The peer is killed while it writes to, reads from and sends to this process.
 fn of_the_dead(first: &End, what: &str) {
     let end = End::on(first.context.clone());
     let mut peer = Peer::start(&end, "on", ALL);

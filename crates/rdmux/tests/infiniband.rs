@@ -223,7 +223,7 @@ fn set_port(client: &mut Client, route: &[u8], lid: Lid, state: sm::PortState) {
     assert_eq!(client.ask_smp(&Address::directed(), &set).unwrap().status(), 0);
 }
 
-/// Grants a port membership of the next group that it asks for, as subnet administration does; returns the group's record.
+/// Grants a port membership of the next group that it requests, like subnet administration. Returns the group's record.
 /// The request for the group `before` may be retransmitted.
 fn let_join(agent: &Agent, mlid: Lid, before: Option<Gid>) -> McMemberRecord {
     let (asked, record) = loop {
@@ -307,7 +307,7 @@ fn a_datagram_to_a_group_reaches_the_members_of_other_hosts() {
     }
     b.qp.attach_multicast(GROUP).unwrap();
     b.qp.post_recv(1, &[b.mr.slice(..)]).unwrap();
-    // Packets for no process go to XRC targets if there are any; groups still receive theirs.
+    // Packets for no process are delivered to XRC targets if any exist. Groups still receive theirs.
     let domain = Xrcd::private(&b.context).unwrap();
     let target = domain.create().unwrap();
     target.accept(a.qp.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
@@ -417,7 +417,7 @@ fn a_device_with_two_ports_on_one_fabric_exchanges_messages_by_each() {
         exchange(&connected((&a, port), (&b, 1)));
         exchange(&connected((&b, 1), (&a, port)));
         exchange(&connected((&a, port), (&a, port)));
-        // Out through one port and in through the other.
+        // The packets leave by one port and arrive at the other.
         exchange(&connected((&a, port), (&a, 3 - port)));
     }
     let nodes = fabric.nodes().unwrap();

@@ -60,7 +60,7 @@ fn settled(end: &mut End) -> PortCountersExtended {
     }
 }
 
-/// Returns by how much the counters of both ends grew, once each has received what the other sent. No other node may be
+/// Returns the increase of both ends' counters, once each has received all packets of the other. No other node may be
 /// sending.
 fn both_settled(ends: [&mut End; 2], before: &[PortCountersExtended; 2]) -> [[u64; 4]; 2] {
     let [a, b] = ends;

@@ -39,7 +39,7 @@ impl End {
         Self { context: context.clone(), cq, qp, mr }
     }
 
-    /// Takes the queue pair from RESET to RTS.
+    /// Moves the queue pair from RESET to RTS.
     fn connect(&self, peer: &Self, path: &Ah) {
         let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let attr = QpAttr {
@@ -93,7 +93,7 @@ impl Pair {
         Self { ends, paths }
     }
 
-    /// Arms a path on both ends, and waits until each knows that the other has armed it, too.
+    /// Arms a path on both ends, and waits until each has seen that the other has armed it, too.
     fn arm(&self, path: usize) {
         for (end, paths) in self.ends.iter().zip(&self.paths) {
             end.qp.arm(&paths[path]).unwrap();
@@ -331,7 +331,7 @@ struct Managed {
     ids: [Id; 2],
 }
 
-/// Returns a path record between two GIDs, and between their LIDs if there are any.
+/// Returns a path record between two GIDs, and between their LIDs, if any.
 fn record(flags: u32, [from, to]: [(Gid, Lid); 2]) -> PathData {
     let record = PathRecord {
         sgid: from.0,

@@ -1,5 +1,5 @@
-//! Processes of one host of which one or both may not access the other's memory: data that cannot be copied directly in
-//! a direction go through the ring, and the bytes are right.
+//! Two processes of one host when one or both may not access the other's memory: data that cannot be copied directly in
+//! a direction are sent through the ring, and the bytes are right.
 
 mod processes;
 
@@ -75,7 +75,7 @@ fn boards() -> String {
     format!("{boards} {pidfds}")
 }
 
-/// Checks all operations in both directions, and that the peer can write to us.
+/// Checks all operations in both directions, and that the peer can write to this process.
 fn both_ways(end: &End, peer: &mut Peer) {
     all_lengths(end, peer);
     let near = end.pd.alloc(100_000, ALL).unwrap();
@@ -85,7 +85,7 @@ fn both_ways(end: &End, peer: &mut Peer) {
     assert_eq!(near.load(0).to_string(), first);
 }
 
-/// We may not access the peer's memory, but it may access ours.
+/// This process may not access the peer's memory, but the peer may access this process's.
 fn one_way(refuse: impl Fn(&mut Peer)) {
     let end = End::open();
     let mut peer = Peer::start(&end, "on", ALL);
@@ -98,7 +98,7 @@ fn one_way(refuse: impl Fn(&mut Peer)) {
     assert_eq!(counter("direct_refused"), 1);
 }
 
-/// We may access the peer's memory, but it may not access ours.
+/// This process may access the peer's memory, but the peer may not access this process's.
 fn other_way() {
     let end = End::open();
     let mut peer = Peer::start(&end, "on", ALL);
@@ -110,7 +110,7 @@ fn other_way() {
     assert_eq!(counter("direct_refused"), 1);
 }
 
-/// Neither side gets what it needs to access the other's memory, because the peer belongs, or may belong, to another
+/// Neither side gets the descriptors to access the other's memory, because the peer belongs, or may belong, to another
 /// user.
 fn strangers(user: u32) {
     let end = End::open();
@@ -126,7 +126,8 @@ fn strangers(user: u32) {
     }
 }
 
-/// The peer gets what it needs to access our memory but cannot use it; so we may not access its memory either.
+/// The peer gets the descriptors to access this process's memory but cannot use them, so this process may not access
+/// the peer's memory either.
 fn foreign_proc() {
     if let Some(mut command) = in_pid_namespace() {
         let end = End::open();
@@ -150,7 +151,7 @@ fn friends() {
     assert_eq!((boards(), peer.ask("boards")), ("2 1".into(), "2 1".into()));
 }
 
-/// Returns whether processes can run as other users here. Says so if not.
+/// Returns whether processes can run as other users here. Prints a notice if not.
 fn is_root() -> bool {
     let root = geteuid().is_root();
     if !root {

@@ -64,7 +64,7 @@ fn the_peers_memory_is_awaited() {
     });
 }
 
-/// An operation whose future was dropped still completes, and the next one must not take that completion for its own.
+/// An operation whose future was dropped still completes. The next one must not mistake that completion for its own.
 #[test]
 fn an_operation_after_one_that_was_given_up_is_awaited() {
     const LARGE: usize = 8 << 20;
@@ -287,7 +287,7 @@ fn acm_service(path: &std::path::Path) {
         Some(Request::parse(&bytes).unwrap())
     }
     let listener = std::os::unix::net::UnixListener::bind(path.join("ibacm.sock")).unwrap();
-    // Tells clients that requests may follow each other on a connection.
+    // Shows clients that requests may follow each other on a connection.
     std::fs::write(path.join("paths"), "").unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();

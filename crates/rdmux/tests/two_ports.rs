@@ -258,7 +258,7 @@ fn a_target_at_the_second_port_receives_by_it() {
         target.accept(sender.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
         assert_eq!(target.attr().unwrap().port_num, 2);
         sender.connect(target.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
-        // With the first ports down there is no other route.
+        // With the first ports down, no other route exists.
         [a, b].into_iter().for_each(|context| disable(context, 1));
         let number = srq.number().unwrap();
         sender.post_send(&SendWr::send(2).srq(number).inline(&[b"hello"]).signaled()).unwrap();

@@ -65,7 +65,7 @@ fn an_armed_queue_wakes_for_solicited_messages_alone() {
     (1..=2).for_each(|i| y.post_recv(i, &[buffer.slice(..)]).unwrap());
     cq.arm(true).unwrap();
     x.post_send(&SendWr::send(1).inline(&[b"sleep"]).signaled()).unwrap();
-    // Its acknowledgement tells that the message is in the queue.
+    // The acknowledgement shows that the message is in the queue.
     x.send_cq().wait_one(TIMEOUT).unwrap();
     assert!(!readable(Some(&at_once)));
     x.post_send(&SendWr::send(2).inline(&[b"wake"]).solicited()).unwrap();

@@ -25,7 +25,7 @@ const MAX_THREADS: usize = 16;
 const USER_THREADS: usize = 2;
 /// The number of descriptors of a user still to be closed from which its clients are refused.
 const MAX_WAITING: usize = 256;
-/// How long a thread waits for more work before it exits.
+/// Time that a thread waits for more work before it exits.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// A pool of threads that close descriptors.
@@ -87,7 +87,7 @@ impl Closer {
         Foreign { fd: Some(fd), user, ours: false, closer: self.clone() }
     }
 
-    /// Wraps our end of a socket on which clients of this user may send.
+    /// Wraps the service's end of a socket on which clients of this user may send.
     pub fn socket(&self, user: u32, fd: OwnedFd) -> Foreign {
         // Receiving in a stream would close descriptors sent with urgent bytes (`MSG_OOB`), unless
         // those are received inline.
@@ -101,7 +101,7 @@ impl Closer {
         state.users.get(&user).is_some_and(|u| u.waiting.len() + u.busy >= MAX_WAITING)
     }
 
-    /// Has a thread close a descriptor. Never blocks.
+    /// Makes a thread close a descriptor. Never blocks.
     fn close(&self, user: u32, fd: OwnedFd) {
         let mut state = self.0.state.lock();
         state.users.entry(user).or_default().waiting.push_back(fd);
@@ -112,7 +112,7 @@ impl Closer {
         }
     }
 
-    /// Starts another thread if there is work that no existing thread is about to do.
+    /// Starts another thread if work is queued that no existing thread is about to do.
     fn hire(&self, state: &mut State) {
         if state.idle > 0 || state.threads >= MAX_THREADS || state.next().is_none() {
             return;
@@ -165,7 +165,7 @@ pub struct Foreign {
     /// The descriptor, until it is dropped or taken.
     fd: Option<OwnedFd>,
     user: u32,
-    /// Whether we created the socket, so that only the messages in its queue are the client's.
+    /// Whether this process created the socket, so that only the messages in its queue are the client's.
     ours: bool,
     closer: Closer,
 }
@@ -219,8 +219,8 @@ impl Drop for Foreign {
     }
 }
 
-/// Shuts down our end of a socket. Returns whether its queue has no message, which might carry
-/// descriptors, and can get none any more.
+/// Shuts down the local end of a socket. Returns whether its queue has no message, which might carry descriptors, and
+/// can get none any more.
 fn is_drained(socket: &OwnedFd) -> bool {
     if sockopt::socket_domain(socket) != Ok(AddressFamily::UNIX) {
         return true;
@@ -230,8 +230,8 @@ fn is_drained(socket: &OwnedFd) -> bool {
     if sockopt::socket_type(socket) == Ok(SocketType::STREAM) {
         return rustix::net::recv(socket, &mut [0; 1], flags).is_ok_and(|(_, len)| len == 0);
     }
-    // With this, every message carries its sender's credentials, for which there is no room: this
-    // tells an empty message from the end.
+    // With this, every message carries its sender's credentials, which exceed the buffer. So an empty message differs
+    // from the end.
     let asked = sockopt::set_socket_passcred(socket, true);
     let mut no_room = RecvAncillaryBuffer::default();
     let got = rustix::net::recvmsg(socket, &mut [], &mut no_room, flags);

@@ -21,8 +21,8 @@ pub enum ConnectError {
     Io(#[from] io::Error),
 }
 
-/// Returns a socket connected to the service of a directory, or none if there is no service. Calls
-/// on the socket time out after `timeout`.
+/// Returns a socket connected to the service of a directory, or none if no service runs. Calls on the socket time out
+/// after `timeout`.
 ///
 /// # Errors
 /// [`ConnectError`].

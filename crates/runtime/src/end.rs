@@ -11,12 +11,12 @@ use rustix::process::Pid;
 use crate::ServiceDir;
 use crate::connect::{ConnectError, connect};
 
-/// The poll interval after the service has closed our connection: there is no event for the close of its socket.
+/// The poll interval after the service has closed the connection: the close of its socket raises no event.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Waits until a service that was told to end no longer listens: until then it would be taken for a
-/// running one. `connection` is one to it, on which nothing more is expected, and `pid` its
-/// process, if the kernel shows it. Returns false if this takes longer than `timeout`.
+/// Waits until a service that was requested to end no longer listens. Until then it would appear to be running.
+/// `connection` is a connection to it, on which nothing more is expected, and `pid` its process, if the kernel
+/// shows it. Returns false if this takes longer than `timeout`.
 ///
 /// # Errors
 /// Those of socket(2) and connect(2).

@@ -6,8 +6,9 @@
 //!   [`Acceptor`]; [`connect`], the client's side; [`wait_for_end`], which waits until it is closed
 //! - [`start`]: a service as a process of its own, started by the client that needs it
 //! - [`poller`]: the event sources of an event loop
-//! - [`closing`]: closes descriptors that clients pass, where nothing else waits for it
-//! - [`Shares`]: how much of a service's resources the processes of one user may have
+//! - [`closing`]: closes descriptors that clients pass, in a thread, since close(2) may block
+//! - [`Shares`]: limits on the part of a service's resources that the processes of one user may
+//!   have
 //! - [`socket`]: messages and descriptors over Unix sockets
 //! - [`file`](mod@file): atomic replacement of files
 #![forbid(unsafe_code)]

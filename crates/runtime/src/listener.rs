@@ -34,8 +34,8 @@ impl Acceptor {
     /// Accepts a client, if one waits. Its socket does not block.
     ///
     /// # Errors
-    /// An error if the client could not be accepted. If no descriptor was left, the client was
-    /// rejected, so that it does not wait, and the socket does not stay readable for ever.
+    /// An error if the client could not be accepted. If no descriptor was left, the client was rejected, so
+    /// that it does not wait, and the socket does not stay readable forever.
     pub fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(&self.socket, flags) {
@@ -66,8 +66,8 @@ impl AsFd for Acceptor {
 }
 
 /// Returns a nonblocking Unix socket that listens at a path, which replaces that of a dead service.
-/// `mode` says which users may connect, like the permissions of a file. The socket gets its name
-/// when clients can connect, for processes that wait for the name (inotify(7)).
+/// `mode` determines which users may connect, like the permissions of a file. The socket gets its
+/// name only when clients can connect, for processes that wait for the name (inotify(7)).
 ///
 /// # Errors
 /// Those of unlink(2), socket(2), bind(2), chmod(2), listen(2) and rename(2).

@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(holder_of(&path), Some(rustix::process::getpid()));
         drop(file);
         assert_eq!(holder_of(&path), None);
-        // A lock of lockf(3), as ibacm takes it.
+        // A lock of lockf(3), which ibacm uses.
         let file = fs::File::create(&path).unwrap();
         rustix::fs::fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
         assert_eq!(holder_of(&path), Some(rustix::process::getpid()));

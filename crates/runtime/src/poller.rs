@@ -35,7 +35,7 @@ fn decode<T: Token>(word: u64) -> Option<T> {
 /// The events for which a source is watched. Errors and the end of both directions are always reported, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// No other events.
+    /// No events besides errors and the end of both directions.
     Nothing,
     /// Input, or its end.
     Read,
@@ -74,9 +74,9 @@ impl Interest {
 pub struct Ready<T> {
     /// The token of the source.
     pub token: T,
-    /// Whether there is input, or its end.
+    /// Whether the source has input, or has reached its end.
     pub readable: bool,
-    /// Whether there is room for output.
+    /// Whether the source has room for output.
     pub writable: bool,
     /// Whether nothing can be sent or received any more.
     pub gone: bool,

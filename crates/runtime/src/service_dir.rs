@@ -45,7 +45,7 @@ impl ServiceDir {
     }
 
     /// Takes the lock that a running service holds. The lock is released with the returned file,
-    /// however the process ends. Returns `None` when a service runs.
+    /// even if the process is killed. Returns `None` when a service runs.
     ///
     /// # Errors
     /// [`DirectoryError`] when the lock cannot be used; the same for the next three.
@@ -75,8 +75,8 @@ impl ServiceDir {
         self.lock("start", FlockOperation::LockExclusive)
     }
 
-    /// Takes the lock on the file of this name, in the way that `operation` says. Returns `None` if
-    /// that does not wait and another process holds the lock.
+    /// Takes the lock on the file of this name by `operation`. Returns `None` if that does not wait
+    /// and another process holds the lock.
     ///
     /// # Errors
     /// [`DirectoryError`].

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 #[derive(Clone, Debug)]
 pub struct Shares(Arc<Shared>);
 
+/// The limits and the users' amounts.
 #[derive(Debug)]
 struct Shared {
     owner: u32,
@@ -27,7 +28,7 @@ struct Shared {
      the limits are half for one user, three quarters for all"
 )]
 pub struct Exceeded {
-    /// The user that asked for more.
+    /// The user that requested more.
     pub user: u32,
     /// The amount that the user has.
     pub has: usize,
@@ -54,7 +55,7 @@ impl Shares {
         Self::new(limit.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX))
     }
 
-    /// Gives a user `count` units, until the returned value is dropped.
+    /// Assigns `count` units to a user, until the returned value is dropped.
     ///
     /// # Errors
     /// An error if the user would exceed its share.
@@ -70,7 +71,7 @@ impl Shares {
     }
 }
 
-/// The units given to a user. Dropping it returns them.
+/// The units assigned to a user. Dropping it returns them.
 #[derive(Debug)]
 pub struct Share {
     shares: Shares,
@@ -79,7 +80,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Takes `more` units in addition.
+    /// Assigns `more` units in addition.
     ///
     /// # Errors
     /// An error if the user would exceed its share.
@@ -177,7 +178,7 @@ mod tests {
         share.check(1).unwrap();
         drop(other);
         share.check(3).unwrap();
-        // Units that were not asked for count, too.
+        // Units that were not requested count, too.
         share.set(9);
         assert_eq!(share.check(0).unwrap_err().has, 9);
         drop(share);

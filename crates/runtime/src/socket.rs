@@ -29,13 +29,13 @@ pub enum MessageError {
     /// The peer closed the socket, or died.
     #[error("the socket is closed")]
     Closed,
-    /// There is nothing to read, or no room to write, now.
+    /// The socket has nothing to read, or no room to write, now.
     #[error("the socket would block")]
     WouldBlock,
     /// The message is longer than [`MAX_MESSAGE`].
     #[error("the message exceeds {MAX_MESSAGE} bytes")]
     TooLong,
-    /// There are more descriptors than [`MAX_FDS`], or this process's table has no room for them.
+    /// The message carried more descriptors than [`MAX_FDS`], or this process's table has no room for them.
     #[error("descriptors were truncated")]
     FdsCut,
     /// The message is not one of this protocol version.
@@ -158,7 +158,7 @@ pub fn recv_bytes_with_cut<'b>(
     recv_with_cut(socket, buf, RecvFlags::empty(), |fd| fds.push(fd))
 }
 
-/// Like [`recv_bytes`], but never blocks: returns [`MessageError::WouldBlock`] when there is no message.
+/// Like [`recv_bytes`], but never blocks: returns [`MessageError::WouldBlock`] when no message is queued.
 ///
 /// # Errors
 /// As [`recv_bytes`].
@@ -247,7 +247,8 @@ fn recv_with_cut<'b>(
     Ok((&buf[..len], cut))
 }
 
-/// Receives bytes, and passes each descriptor that came with them to `keep`. Returns how many bytes, and the kernel's flags.
+/// Receives bytes, and passes each descriptor that arrived with them to `keep`. Returns the number of bytes, and the
+/// kernel's flags.
 fn receive(
     socket: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -272,8 +273,8 @@ fn receive(
     Ok((got.bytes, got.flags))
 }
 
-/// Reads bytes of a stream without blocking, and passes each descriptor that came with them to
-/// `keep`. Returns how many bytes, zero at the end.
+/// Reads bytes of a stream without blocking, and passes each descriptor that arrived with them to `keep`. Returns the
+/// number of bytes, zero at the end.
 ///
 /// # Errors
 /// Those of recvmsg(2).

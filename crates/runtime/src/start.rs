@@ -16,13 +16,13 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::{ServiceDir, UserDir};
 
-/// The environment variable by which a client asks the service that it starts to call [`apart`].
+/// The environment variable by which a client requests the service that it starts to call [`apart`].
 const APART: &str = "RDMUX_START_APART";
 /// The word that the service prints before it runs itself again.
 const LEAVES: &str = "apart";
 
-/// Returns the program that runs services, if there is one: the one that `$RDMUX_DAEMON` names,
-/// else `given`, else the `rdmux` beside this program, else the one in `$PATH`.
+/// Returns the program that runs services, if any: the one that `$RDMUX_DAEMON` names, else `given`, else the `rdmux`
+/// beside this program, else the one in `$PATH`.
 pub fn program(given: Option<&Path>) -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("RDMUX_DAEMON").filter(|p| !p.is_empty()) {
         let path = PathBuf::from(path);
@@ -103,7 +103,7 @@ fn command(program: &Path, arguments: &[&str], user: &UserDir) -> Command {
 /// Waits until a started service prints to its standard output, a pipe, that it is ready.
 ///
 /// # Errors
-/// The reason that the service gives, which is empty if it ended without one. The process has been waited for then.
+/// The reason that the service prints, which is empty if it ended without one. The process has been waited for then.
 pub fn until_ready(child: &mut Child) -> Result<(), String> {
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
@@ -151,9 +151,9 @@ pub fn apart() -> bool {
     true
 }
 
-/// Tells the process that started this one how the start went.
+/// Reports the result of the start to the process that started this one.
 pub fn say(word: &str) {
-    // That process may have died. Other clients are served all the same.
+    // That process may have died. Other clients are served nevertheless.
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{word}").and_then(|()| out.flush());
 }

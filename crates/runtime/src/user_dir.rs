@@ -172,8 +172,8 @@ fn usual_bases(xdg: Option<PathBuf>) -> Vec<PathBuf> {
     xdg.into_iter().chain(run).chain([tmp.into()]).collect()
 }
 
-/// Returns whether a path is named like the part for a network namespace in one of the [`usual_bases`].
-/// Any other directory that `RDMUX_RUNTIME_DIR` names is in a directory that is not ours.
+/// Returns whether a path is named like the part for a network namespace in one of the [`usual_bases`]. Any
+/// other directory that `RDMUX_RUNTIME_DIR` names is in a directory that does not belong to rdmux.
 fn is_part(path: &Path) -> bool {
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
     let is_base = |base: String| base == "rdmux" || base.starts_with("rdmux-");

@@ -93,7 +93,7 @@ pub enum QpState {
     Sqd = 4,
     /// The send queue failed (UC, UD).
     Sqe = 5,
-    /// All work is flushed.
+    /// The queue pair is in error, and all work is flushed.
     Err = 6,
 }
 
@@ -107,7 +107,7 @@ pub enum MigState {
     /// The program has loaded an alternate path and rearmed the migration. The peer has not yet
     /// shown that it has done so, too.
     Rearm = 1,
-    /// Both ends are ready to migrate.
+    /// The queue pair and its peer are ready to migrate.
     Armed = 2,
 }
 
@@ -131,7 +131,7 @@ pub struct AddressVector {
     pub is_global: bool,
     /// The peer's GID.
     pub dgid: Gid,
-    /// The index of our GID in the port's table.
+    /// The index of the local GID in the port's table.
     pub sgid_index: u8,
     /// The flow label, 20 bits.
     pub flow_label: u32,
@@ -143,7 +143,7 @@ pub struct AddressVector {
     pub dlid: u16,
     /// Service level.
     pub sl: u8,
-    /// The low bits of our LID.
+    /// The low bits of the local LID.
     pub src_path_bits: u8,
     /// The code of the static rate.
     pub static_rate: u8,
@@ -219,7 +219,7 @@ bitflags! {
     }
 }
 
-/// The attributes of a queue pair (`ibv_qp_attr`). A mask says which are valid.
+/// The attributes of a queue pair (`ibv_qp_attr`). A mask determines which are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpAttr {
@@ -233,9 +233,9 @@ pub struct QpAttr {
     pub path_mig_state: u8,
     /// Our Q_Key; UD.
     pub qkey: Qkey,
-    /// The first PSN that we expect from the peer.
+    /// The first PSN that is expected from the peer.
     pub rq_psn: Psn,
-    /// The first PSN that we send.
+    /// The first PSN that is sent.
     pub sq_psn: Psn,
     /// The number of the peer's queue pair.
     pub dest_qpn: Qpn,
@@ -247,11 +247,11 @@ pub struct QpAttr {
     pub av: AddressVector,
     /// The alternate path.
     pub alt_av: AddressVector,
-    /// The index of our P_Key.
+    /// The index of the queue pair's P_Key.
     pub pkey_index: u16,
     /// The index of the alternate path's P_Key.
     pub alt_pkey_index: u16,
-    /// Whether to raise an event when the send queue is drained.
+    /// Whether an event is raised when the send queue is drained.
     pub en_sqd_async_notify: bool,
     /// Whether the send queue is still draining. Query only.
     pub sq_draining: bool,
@@ -259,7 +259,7 @@ pub struct QpAttr {
     pub max_rd_atomic: u8,
     /// The maximum number of concurrent READs and atomics as responder.
     pub max_dest_rd_atomic: u8,
-    /// The delay that we ask of a sender when no receive is posted.
+    /// The delay that this end requests of a sender when no receive is posted.
     pub min_rnr_timer: RnrTimer,
     /// Our port.
     pub port_num: u8,

@@ -12,14 +12,14 @@ use crate::wr::{Completion, MwBind, Sge};
 /// The capabilities of the link under a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkCaps {
-    /// The maximum payload bytes of a packet. If this exceeds the path MTU on a lossless link, the queue
-    /// pair's packets are of this size, whatever its path MTU: both ends of such a link know that it is one.
+    /// The maximum payload bytes of a packet. If this exceeds the path MTU on a lossless link, the queue pair's packets
+    /// are of this size, regardless of its path MTU: both ends of such a link know that it is one.
     pub max_payload: u32,
-    /// Whether every packet arrives, in order, unless the peer dies. Timers still run, since the
-    /// peer's queue pair may not be ready yet, but there is no congestion window.
+    /// Whether every packet arrives, in order, unless the peer dies. Timers still run, since the peer's queue pair may not be
+    /// ready yet, but no congestion window is used.
     pub lossless: bool,
-    /// Whether the driver may be able to access the peer's memory itself ([`Env::direct`]), and the
-    /// peer's driver our memory ([`Env::transmit_named`]).
+    /// Whether the driver may be able to access the peer's memory itself ([`Env::direct`]), and the peer's driver this
+    /// process's memory ([`Env::transmit_named`]).
     pub by_reference: bool,
     /// Whether acknowledgements are piggybacked on packets ([`TxPacket::ack`]) instead of being packets of their own.
     pub piggybacks_acks: bool,
@@ -43,7 +43,7 @@ pub enum AccessFault {
     /// The registered memory has been unmapped or protected.
     #[error("not mapped")]
     Unmapped,
-    /// The process that owns the memory is gone.
+    /// The process that owns the memory is dead.
     #[error("the process that owns the memory is gone")]
     Gone,
     /// The process that owns the memory cannot serve the access now. Only returned for a peer's
@@ -64,26 +64,26 @@ pub enum TxError {
 /// The location of a packet's payload.
 #[derive(Clone, Copy, Debug)]
 pub enum TxPayload<'a> {
-    /// There is no payload.
+    /// No payload.
     None,
-    /// In this slice.
+    /// The bytes of this slice.
     Bytes(&'a [u8]),
-    /// In local registered memory: `len` bytes that start `offset` bytes into the gather list.
+    /// `len` bytes of local registered memory that start `offset` bytes into the gather list.
     Gather {
         /// The whole gather list of the work request.
         sges: &'a [Sge],
         /// Bytes to skip.
         offset: u32,
-        /// Bytes to take.
+        /// Number of bytes to take.
         len: u32,
     },
-    /// In memory that a peer named: the payload of a READ response.
+    /// Memory that a peer named: the payload of a READ response.
     Remote {
         /// The key.
         rkey: Rkey,
         /// The address.
         va: u64,
-        /// Bytes to take.
+        /// Number of bytes to take.
         len: u32,
         /// The shared receive queue that the request named, which identifies the owner of the memory; XRC only, 0 elsewhere.
         srqn: u32,
@@ -111,7 +111,7 @@ pub struct TxPacket<'a> {
 /// The payload of a packet that names it instead of carrying it.
 #[derive(Clone, Copy, Debug)]
 pub struct Named<'a> {
-    /// The bytes of the payload. They take as many PSNs as if the packets carried them.
+    /// The length of the payload in bytes. It takes as many PSNs as if the packets carried it.
     pub len: u32,
     /// The location of the bytes, in the driver's own format.
     pub at: &'a [u8],
@@ -120,9 +120,9 @@ pub struct Named<'a> {
 /// The reason why the bytes that a packet names could not be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchError {
-    /// Their destination is not accessible.
+    /// The destination of the payload is not accessible.
     Memory(AccessFault),
-    /// Their source is not accessible, for any reason. The peer is asked to send the bytes.
+    /// The source of the payload is not accessible, for any reason. The peer must send the bytes.
     OutOfReach,
 }
 
@@ -133,7 +133,7 @@ pub struct Direct<'a> {
     pub write: bool,
     /// The number of the peer's queue pair.
     pub dest_qpn: Qpn,
-    /// The P_Key that a packet would have.
+    /// The P_Key that a packet for this request would have.
     pub pkey: Pkey,
     /// The key of the peer's memory.
     pub rkey: Rkey,
@@ -141,7 +141,7 @@ pub struct Direct<'a> {
     pub va: u64,
     /// The length in bytes, at least one.
     pub len: u32,
-    /// Whether these are the first bytes of their work request.
+    /// Whether this copy starts its work request.
     pub is_first: bool,
     /// The local memory, of the same length.
     pub near: TxPayload<'a>,
@@ -209,7 +209,7 @@ pub enum QpEvent {
     AccessErr,
     /// The connection has migrated to the alternate path.
     PathMig,
-    /// The peer asked to migrate along a path that is not the alternate path. Nothing has changed.
+    /// The peer requested migration along a path that is not the alternate path. Nothing has changed.
     PathMigErr,
 }
 
@@ -236,7 +236,7 @@ pub enum Drop {
     Gap,
     /// The same, but the packet is buffered until the missing one arrives.
     Early,
-    /// Not a drop: the missing packet arrived, and the buffered packets after it were carried out.
+    /// The missing packet arrived, and the buffered packets after it were carried out. This is not a drop.
     Filled,
     /// The packet is a response that matches no request, or is too late.
     Stale,
@@ -255,12 +255,12 @@ pub trait Env {
     /// except [`by_reference`](LinkCaps::by_reference), which may differ on the alternate path.
     fn link(&self) -> LinkCaps;
 
-    /// Reports that the queue pair has migrated: from now on packets take the alternate path, whose attributes
-    /// are now those of the path. A driver must reject an alternate path whose link has other capabilities.
+    /// Reports that the queue pair has migrated: packets now take the alternate path, and the attributes of the path are
+    /// those of that path. A driver must reject an alternate path whose link has other capabilities.
     fn migrated(&mut self, _attr: &QpAttr) {}
 
-    /// Returns whether a packet arrived along a path, as far as the driver can tell: at our end of it and,
-    /// where its [`Source`] says nothing, from the peer's end. Called only while the queue pair may migrate.
+    /// Returns whether a packet arrived along a path, as far as the driver can determine: at this end of it and, where
+    /// its [`Source`] contains no address, from the peer's end. Called only while the queue pair may migrate.
     fn came_along(&self, _av: &AddressVector, _source: &Source<'_>) -> bool {
         true
     }
@@ -277,8 +277,8 @@ pub trait Env {
         true
     }
 
-    /// Reports a packet with a wrong P_Key or Q_Key, as `_reason` says (IBTA 10.2.5, 10.9.4), which the
-    /// port reports to the subnet manager. The packet is also counted like any other that is dropped.
+    /// Reports a packet with a wrong P_Key or Q_Key, as given by `_reason` (IBTA 10.2.5, 10.9.4), which the port
+    /// reports to the subnet manager. The packet is also counted like any other that is dropped.
     fn wrong_key(&mut self, _rx: &crate::RxPacket<'_>, _reason: Drop) {}
 
     /// Sends a packet. The driver reads the payload before the call returns or before it releases the queue pair.

@@ -11,7 +11,7 @@ pub enum PostError {
     /// The queue is full: the maximum number of work requests is outstanding.
     #[error("the queue is full: {0} work requests are outstanding")]
     Full(u32),
-    /// There are more entries than the queue was created for.
+    /// The work request has more entries than the queue was created for.
     #[error("{given} scatter/gather entries, but the queue was created for {max}")]
     TooManySges {
         /// The number of entries in the work request.
@@ -19,7 +19,7 @@ pub enum PostError {
         /// The maximum number of entries.
         max: u32,
     },
-    /// There are more inline bytes than the queue was created for.
+    /// The work request has more inline bytes than the queue was created for.
     #[error("{given} inline bytes, but the queue was created for {max}")]
     InlineTooLong {
         /// The number of inline bytes in the work request.
@@ -39,10 +39,10 @@ pub enum PostError {
     /// A datagram has no destination.
     #[error("a datagram needs a destination")]
     NoDestination,
-    /// There is no send queue: the target of an extended reliable connection sends nothing.
+    /// The queue pair has no send queue: the target of an extended reliable connection sends nothing.
     #[error("a queue pair of type {0:?} has no send queue")]
     NoSendQueue(QpType),
-    /// There is no receive queue: an extended reliable connection receives into the shared receive
+    /// The queue pair has no receive queue: an extended reliable connection receives into the shared receive
     /// queues that its peer names.
     #[error("a queue pair of type {0:?} has no receive queue")]
     NoReceiveQueue(QpType),

@@ -17,7 +17,7 @@ pub(crate) enum ResponderFault {
     ReceiveTooShort,
     /// The key, range or access right of remote memory is wrong.
     RemoteAccess,
-    /// The key that a SEND is to invalidate is not valid for that.
+    /// The key that a SEND requests to invalidate is not valid for that.
     Invalidate,
     /// The receive's own memory is not writable.
     LocalProtection,
@@ -53,7 +53,7 @@ impl ResponderFault {
                 (Some(NakCode::RemoteAccess), WcStatus::LocAccessErr, Some(QpEvent::AccessErr))
             }
             // Class J: the message has arrived in full, so the requester has done its part. Only the
-            // responder's program is told of the "memory management operation error" (IBTA 11.6.2).
+            // responder's program is notified of the "memory management operation error" (IBTA 11.6.2).
             Self::Invalidate => (None, WcStatus::MwBindErr, None),
             Self::LocalProtection => (Some(NakCode::RemoteOperational), WcStatus::LocProtErr, None),
             Self::Operation => {
@@ -63,7 +63,7 @@ impl ResponderFault {
         Consequence { nak, status, event }
     }
 
-    /// Returns the fault for a key that the peer asked to invalidate.
+    /// Returns the fault for a key that the peer requested to invalidate.
     pub(crate) const fn invalidate(fault: AccessFault) -> Self {
         match fault {
             AccessFault::Gone | AccessFault::Busy => Self::Operation,
@@ -96,7 +96,7 @@ pub(crate) const fn local_status(fault: AccessFault) -> WcStatus {
     }
 }
 
-/// Returns the status of a work request that the responder refused, or none for a NAK that asks for a retry.
+/// Returns the status of a work request that the responder refused, or none for a NAK that requests a retry.
 pub(crate) const fn nak_status(code: NakCode) -> Option<WcStatus> {
     Some(match code {
         NakCode::PsnSequence => return None,

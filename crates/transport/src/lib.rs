@@ -3,9 +3,9 @@
 //! A [`Qp`] takes work requests and packets, and uses an [`env::Env`] for everything else: memory,
 //! a link to send on, completion queues. Time is an argument. Nothing is allocated per packet.
 //!
-//! A message passes as follows. A [`wr`] is posted to the send queue. The requester builds packets by the
-//! opcode table. The peer's responder places them, takes a receive, and acknowledges. The requester completes
-//! the work request. [`state_table`] defines the transitions that `modify` allows, and `fault` the effects of a fault.
+//! A message is processed as follows. A [`wr`] is posted to the send queue. The requester builds packets by the opcode
+//! table. The peer's responder places them, takes a receive, and acknowledges. The requester completes the work
+//! request. [`state_table`] defines the transitions that `modify` allows, and `fault` the effects of a fault.
 //!
 //! [`iwarp`] provides the same over a byte stream instead of packets, with a [`iwarp::Qp`] of its own.
 //!

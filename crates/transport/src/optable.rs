@@ -105,13 +105,13 @@ pub(crate) fn read_response(qp_type: QpType, starts: bool, ends: bool) -> Opcode
 /// The kind of exchange that a work request causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Travel {
-    /// Its bytes are sent, and an ACK returns.
+    /// A message, whose bytes are sent and acknowledged.
     Message,
     /// A request is sent, and bytes return.
     Read,
     /// A request is sent, and eight bytes return.
     Atomic,
-    /// Nothing is sent.
+    /// A local operation, which sends nothing.
     Local,
 }
 
@@ -166,9 +166,9 @@ const fn packet(kind: Kind, starts: bool, ends: bool, extra: Extra) -> Operation
 pub(crate) struct TxRow {
     /// The kind of exchange.
     pub(crate) travel: Travel,
-    /// The opcode of its completion.
+    /// The opcode of the work request's completion.
     pub(crate) wc: WcOpcode,
-    /// The operations of its packets; unused for a local operation.
+    /// The operations of the message's packets. Unused for a local operation.
     packets: Packets,
     /// The types that support the operation, as bits.
     types: u8,

@@ -75,8 +75,8 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Returns whether the source is the peer at the other end of `av`: the GID matches, on
-    /// InfiniBand also the LID, and there is a GRH if the path has one (IBTA 9.6.1.5).
+    /// Returns whether the source is the peer at the other end of `av`: the GID matches, on InfiniBand also the LID,
+    /// and the packet has a GRH if the path has one (IBTA 9.6.1.5).
     #[inline]
     fn is_from(&self, av: &AddressVector) -> bool {
         let same_lid = self.slid == 0 || self.slid == av.dlid && self.has_grh == av.is_global;
@@ -93,7 +93,7 @@ pub struct RxPacket<'a> {
     pub source: &'a Source<'a>,
 }
 
-/// How long a queue pair keeps its state after its peer's process has died.
+/// Time for which a queue pair keeps its state after its peer's process has died.
 pub const PEER_GONE: Duration = Duration::from_millis(500);
 
 /// A position in a send queue.
@@ -103,7 +103,7 @@ pub struct SendMark(pub(crate) u32);
 /// The outcome of a [`Qp::poll_transmit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxState {
-    /// Nothing is left to send until the next event: a post, a packet or a timeout.
+    /// The queue pair has nothing to send until the next event: a post, a packet or a timeout.
     Idle,
     /// The budget is used up. More packets may be waiting.
     More,
@@ -113,9 +113,9 @@ pub enum TxState {
 
 /// A queue pair of any type, in any state, without I/O.
 ///
-/// A driver posts work, calls [`poll_transmit`](Self::poll_transmit) after a post, a packet or a timeout,
-/// and calls [`handle_timeout`](Self::handle_timeout) when the time of [`poll_timeout`](Self::poll_timeout)
-/// has come. The queue pair reaches everything outside of it through the [`Env`].
+/// A driver posts work, calls [`poll_transmit`](Self::poll_transmit) after a post, a packet or a timeout, and calls
+/// [`handle_timeout`](Self::handle_timeout) at the time of [`poll_timeout`](Self::poll_timeout). The queue pair reaches
+/// everything outside of it through the [`Env`].
 #[derive(Debug)]
 pub struct Qp {
     state: QpState,
@@ -262,7 +262,7 @@ impl Qp {
         Bth { pkey, mig_req: self.mig.mig_req(), ..Bth::new(opcode, self.attr.dest_qpn, psn) }
     }
 
-    /// Classifies a packet, or drops it unless it comes from the peer along the path.
+    /// Classifies a packet, or drops it unless it arrived from the peer along the path.
     #[inline]
     fn admit<E: Env>(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut E) -> Option<RxRow> {
         let bth = &rx.packet.bth;
@@ -374,7 +374,7 @@ impl Qp {
         Completion { wr_id, status, opcode, qpn: self.qpn, ..Completion::EMPTY }
     }
 
-    /// Goes to ERR and flushes both queues (IBTA 10.3.1).
+    /// Moves to ERR and flushes both queues (IBTA 10.3.1).
     pub(crate) fn enter_error<E: Env>(&mut self, env: &mut E) {
         if self.state == QpState::Err {
             return;
@@ -416,7 +416,7 @@ impl Qp {
         self.req.go_on_at(self.sq.head);
     }
 
-    /// Completes the oldest send work request. A success is reported only if asked for, a failure always.
+    /// Completes the oldest send work request. A success is reported only if requested, a failure always.
     #[inline]
     pub(crate) fn complete_head<E: Env>(&mut self, status: WcStatus, env: &mut E) {
         let wqe = self.sq.get(self.sq.head);
@@ -465,7 +465,7 @@ mod tests {
         assert!(!source(5, Some(Gid([8; 16]))).is_from(&global), "another GID");
         assert!(!source(5, None).is_from(&global), "without the GRH that the path has");
         assert!(!source(5, Some(PEER)).is_from(&local), "with a GRH that the path has not");
-        // RoCE has no LIDs, whatever LID a program puts into its path.
+        // RoCE has no LIDs, so a LID in a program's path is ignored.
         assert!(source(0, Some(PEER)).is_from(&global));
         assert!(!source(0, Some(Gid([8; 16]))).is_from(&global));
         assert!(source(0, None).is_from(&local), "a ring tells nothing");

@@ -13,6 +13,7 @@ use crate::wr::{RecvWr, Sge};
 /// Scatter entries of the slot for a shared receive queue's work request when the capabilities name no number.
 const DEFAULT_SRQ_SGES: u32 = 32;
 
+/// An entry of the receive queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct RecvWqe {
     wr_id: u64,
@@ -131,7 +132,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Takes the next receive for a message, unless one is in use already. Returns false if there is none.
+    /// Takes the next receive for a message, unless one is in use already. Returns false if the queue is empty.
     #[inline]
     pub(crate) fn take<E: Env>(&mut self, env: &mut E) -> bool {
         if self.active {

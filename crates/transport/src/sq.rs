@@ -255,7 +255,7 @@ impl SendQueue {
         if total > u64::from(MAX_MESSAGE) {
             return Err(PostError::TooLong(total));
         }
-        // Both fit: see the two checks above; caps of more than 2^16 entries make no sense.
+        // Both fit: see the two checks above. Capabilities of more than 2^16 entries are useless.
         wqe.num_sge = u16::try_from(sges.len()).unwrap_or(u16::MAX);
         wqe.len = u32::try_from(total).unwrap_or(MAX_MESSAGE);
         Ok(())

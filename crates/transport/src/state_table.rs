@@ -61,7 +61,7 @@ pub struct Transition {
     pub to: QpState,
     /// The attributes that the mask must have.
     pub required: ByType,
-    /// The attributes that it may have in addition.
+    /// The attributes that the transition may have in addition.
     pub optional: ByType,
 }
 
@@ -132,8 +132,8 @@ const fn line(from: QpState, to: QpState, required: ByType, optional: ByType) ->
     Transition { from, to, required, optional }
 }
 
-/// Every transition by modify, except that any state may go to RESET and to ERR with only
-/// [`AttrMask::STATE`]. SQE exists for UC and UD only; the other types never enter it.
+/// Every transition by modify, except those to RESET and ERR, which any state allows with only [`AttrMask::STATE`]. SQE
+/// exists for UC and UD only; the other types never enter it.
 pub static TRANSITIONS: &[Transition] = &[
     line(Reset, Init, INIT, ByType::NONE),
     line(Init, Init, ByType::NONE, INIT),
@@ -153,7 +153,7 @@ pub static TRANSITIONS: &[Transition] = &[
 
 static TO_RESET_OR_ERR: Transition = line(Reset, Err, ByType::NONE, ByType::NONE);
 
-/// Returns the table row of a transition, or none if there is no such transition.
+/// Returns the table row of a transition, or none if the table lacks it.
 pub fn find(from: QpState, to: QpState) -> Option<&'static Transition> {
     if matches!(to, Reset | Err) {
         return Some(&TO_RESET_OR_ERR);

@@ -11,8 +11,9 @@ use crate::time::Time;
 pub(crate) enum Timer {
     /// The peer's process has died, which a lossless link does not show by silence.
     ///
-    /// Started by `Qp::peer_gone`, for [`PEER_GONE`](crate::qp::PEER_GONE); later calls do not move it. Stopped when the
-    /// queue pair goes to ERR or RESET. Expiry fails the oldest request as after the last retry, and the queue pair.
+    /// Started by `Qp::peer_gone`, for [`PEER_GONE`](crate::qp::PEER_GONE). Later calls do not move it. Stopped when the
+    /// queue pair enters ERR or RESET. Expiry fails the oldest request with the status of an exceeded retry count, and
+    /// the queue pair.
     PeerGone,
     /// The peer has no receive posted, and has named a time to wait (IBTA 9.7.5.2.8).
     ///
@@ -106,10 +107,9 @@ pub(crate) enum StreamTimer {
     Terminate,
     /// Everything is sent, and the peer has yet to end its half of the stream.
     ///
-    /// Started when the send queue is empty after `Qp::shutdown`, when arriving data is dropped
-    /// after that, and by a `modify` to ERR, for [`CLOSING_TIME`](crate::iwarp::CLOSING_TIME), and
-    /// when a Terminate has been sent or received, for
-    /// [`TERMINATE_TIME`](crate::iwarp::TERMINATE_TIME). Expiry closes the stream all the same.
+    /// Started when the send queue is empty after `Qp::shutdown`, when arriving data is dropped after that, and by a
+    /// `modify` to ERR, for [`CLOSING_TIME`](crate::iwarp::CLOSING_TIME), and when a Terminate has been sent or
+    /// received, for [`TERMINATE_TIME`](crate::iwarp::TERMINATE_TIME). Expiry closes the stream in any case.
     Close,
 }
 

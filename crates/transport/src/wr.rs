@@ -35,7 +35,7 @@ bitflags! {
 pub enum SendOp {
     /// SEND.
     Send,
-    /// SEND with immediate; the four bytes in network order, as the program gave them.
+    /// SEND with immediate. The four bytes are in network order, as posted by the program.
     SendImm([u8; 4]),
     /// SEND with invalidate of the peer's key.
     SendInv(Rkey),
@@ -124,9 +124,9 @@ pub struct MwBind {
 /// The location of a send work request's data.
 #[derive(Clone, Copy, Debug)]
 pub enum SendData<'a> {
-    /// In registered memory, gathered when the packets are built.
+    /// Registered memory, gathered when the packets are built.
     Sges(&'a [Sge]),
-    /// In any memory, copied while posting (at most `max_inline_data` bytes in all).
+    /// Any memory, copied while posting (at most `max_inline_data` bytes in all).
     Inline(&'a [&'a [u8]]),
 }
 

@@ -1,5 +1,5 @@
-//! The engine in place of the kernel's driver, replaying captures of that driver: the packets of
-//! one side are fed to one of our queue pairs, whose responses must equal those of the other side.
+//! The engine in place of the kernel's driver, replaying captures of that driver: the packets of one side are fed
+//! to a queue pair of rdmux, whose responses must equal those of the other side.
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

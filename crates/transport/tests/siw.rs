@@ -1,5 +1,5 @@
 //! The queue pair in place of the kernel's iWARP driver, replaying captures of that driver: the data of one
-//! side is fed to one of our queue pairs, which is given the other side's work and must send the same messages.
+//! side is fed to a queue pair of rdmux, which is given the other side's work and must send the same messages.
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test")]
 
 use std::collections::BTreeMap;
@@ -135,7 +135,7 @@ fn queue_pair(env: &mut TestEnv, crc: bool) -> Qp {
     qp
 }
 
-/// Posts the work request that a message came from.
+/// Posts the work request that produced a message.
 fn post(qp: &mut Qp, message: &Message) {
     let (op, sge) = match (message.header.model, message.request) {
         (_, Some(request)) => (
@@ -155,8 +155,8 @@ fn post(qp: &mut Qp, message: &Message) {
     qp.post_send(Time::ZERO, &wr).unwrap();
 }
 
-/// Runs our queue pair in place of one side, which sent `own` and received `heard`. Returns how
-/// many messages were compared.
+/// Runs a queue pair of rdmux in place of one side, which sent `own` and received `heard`. Returns how many
+/// messages were compared.
 fn stand_in(name: &str, framing: Framing, own: &[u8], heard: &[u8]) -> usize {
     let (own, theirs) = (messages(framing, own), messages(framing, heard));
     let mut env = TestEnv::new(link(0, true), Zeroes::default());

@@ -158,7 +158,7 @@ fn a_group_can_be_left_when_the_service_is_gone() {
     assert!(!node.qp.is_attached());
 }
 
-/// Sends a datagram from a row of `a`'s GID table to `b`. Returns the address that it came from.
+/// Sends a datagram from a row of `a`'s GID table to `b`. Returns its source address.
 fn source_of(a: &Node, b: &Node, sgid_index: u8) -> std::net::Ipv4Addr {
     b.recv(1, 0, 48);
     send_along(a, 2, av(sgid_index, b.gid()), b.qp.qpn(), KEY, 0, 8);

@@ -62,7 +62,7 @@ fn a_process_that_is_gone_when_its_rings_are_there_has_none() {
     assert!(!node.qp.is_same_host(), "there is no ring to it");
 }
 
-/// More messages than are taken by all rounds that end with the event of the process's death.
+/// The process sends more messages before its death than the rounds up to the event of its death take.
 #[test]
 fn all_that_a_process_has_sent_before_its_end_counts() {
     const SENDS: u32 = 5_000;

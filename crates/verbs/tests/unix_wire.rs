@@ -29,7 +29,7 @@ struct UnixWire {
     /// The addresses that captures show: of this end and of the other.
     here: SocketAddr,
     there: SocketAddr,
-    /// On average one of this many packets is dropped, for the test; none if it is zero.
+    /// The test drops one of this many packets on average, and none if this is zero.
     one_of: u64,
     sender: Mutex<Sender>,
 }
@@ -65,7 +65,7 @@ impl UnixWire {
 }
 
 impl Wire for UnixWire {
-    /// The engine specifies a packet's destination by its address vector. Here every packet goes to the other end.
+    /// The engine specifies a packet's destination by its address vector. Here every packet is sent to the other end.
     type To = AddressVector;
     /// Packets are sent at once, and received into the engine's buffers.
     type Tx = ();

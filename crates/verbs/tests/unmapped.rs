@@ -17,7 +17,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munmap};
 
 const PAGE: usize = 4096;
 
-/// How memory becomes inaccessible.
+/// The way in which memory becomes inaccessible.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Loss {
     Unmap,
@@ -26,7 +26,7 @@ enum Loss {
     Truncate,
 }
 
-/// Three registered pages, of which the second is inaccessible.
+/// Three registered pages. The second is inaccessible.
 struct Holed {
     mr: Mr,
     base: *mut u8,
@@ -151,7 +151,7 @@ fn read_into_it() {
     });
 }
 
-/// One test, since other tests would map memory where it was unmapped.
+/// A single test, since others would map memory at the addresses that it unmapped.
 #[test]
 fn what_is_gone_is_an_access_error() {
     send_from_it();

@@ -24,7 +24,7 @@ pub(super) struct Pending {
     pub(super) request: Bytes,
     pub(super) timeout: Duration,
     deadline: Instant,
-    /// How often its connection was closed.
+    /// Number of times that the request's connection was closed.
     closed: u8,
 }
 

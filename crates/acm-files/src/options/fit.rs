@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use super::Options;
 
-/// How many concurrent queries from all ports a subnet administration handles without late answers.
+/// Number of concurrent queries from all ports that a subnet administration handles without late answers.
 const SA_AT_ONCE: u32 = 2048;
 
 /// The maximum number of receive buffers that are worth their memory.
 const MAX_RECV_DEPTH: u32 = 16384;
 
 impl Options {
-    /// Returns options for a subnet of this many endpoints, each of which may have several addresses.
+    /// Returns options for a subnet of this many endpoints, which may have several addresses each.
     ///
     /// Every endpoint receives the requests of all others, so all outstanding requests together should fit into the receive
     /// buffers of one endpoint: endpoints of small subnets request many addresses at once, those of large ones a single one. The
-    /// same holds for queries to subnet administration. In large subnets the timeouts are longer, because answers queue behind
+    /// same applies to queries to subnet administration. In large subnets the timeouts are longer, because answers queue behind
     /// those of others.
     pub fn fitted(endpoints: u32) -> Self {
         let mut options = Self::default();

@@ -37,7 +37,7 @@ pub struct Options {
     pub umad_debug_level: u8,
     /// The lock file (`lock_file`); by default in the service's directory.
     pub lock_file: Option<PathBuf>,
-    /// How clients connect (`server_mode`).
+    /// The way in which clients connect (`server_mode`).
     pub server_mode: ServerMode,
     /// The port in TCP modes (`server_port`).
     pub server_port: u16,
@@ -92,15 +92,15 @@ pub enum LogFile {
     File(PathBuf),
 }
 
-/// How clients connect.
+/// The way in which clients connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ServerMode {
-    /// Over a Unix socket.
+    /// Clients connect over a Unix socket.
     #[default]
     Unix,
-    /// Over TCP from this host.
+    /// Clients of this host connect over TCP.
     Loop,
-    /// Over TCP from anywhere, without any check.
+    /// Clients connect over TCP from anywhere, without any check.
     Open,
 }
 
@@ -110,7 +110,7 @@ pub enum SocketAccess {
     /// The user that runs the service, and root: mode 0600.
     #[default]
     Owner,
-    /// Every user, as with ibacm: mode 0666.
+    /// Every user may connect, as with ibacm: mode 0666.
     All,
 }
 

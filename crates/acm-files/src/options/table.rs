@@ -12,17 +12,17 @@ use super::{LogFile, Options, ServerMode, SocketAccess};
 /// An option.
 #[derive(Debug)]
 pub struct Row {
-    /// Its name.
+    /// The name of the option.
     pub name: &'static str,
-    /// Whether ibacm does not have it.
+    /// Whether the option is an addition to those of ibacm.
     pub ours: bool,
-    /// Its description, in lines.
+    /// The description of the option, in lines.
     pub about: &'static str,
     /// An example, for a file that does not set it.
     pub example: &'static str,
     /// The maximum number of words of its value.
     pub(super) words: usize,
-    /// Whether all of its lines count, not only the last one.
+    /// Whether all lines with the option count, not only the last one.
     pub(super) repeats: bool,
     /// The option that sets the same value in another unit. Of both, only one can express a value.
     pub(super) twin: Option<&'static str>,

@@ -34,7 +34,8 @@ pub(super) fn boolean(word: &str) -> Result<bool, String> {
     }
 }
 
-/// Parses a boolean, and returns a warning if the word means yes here, but no for ibacm, which knows only the words `theirs` and numbers.
+/// Parses a boolean, and returns a warning if the word means yes here, but no for ibacm, which accepts only the words `theirs` and
+/// numbers.
 pub(super) fn boolean_of_ibacm(
     word: &str,
     theirs: &[&str],
@@ -46,6 +47,7 @@ pub(super) fn boolean_of_ibacm(
     Ok((value, is_other.then(warning)))
 }
 
+/// Returns a boolean as a word.
 pub(super) fn yes_no(value: bool) -> String {
     if value { "yes" } else { "no" }.to_owned()
 }
@@ -85,15 +87,17 @@ pub(super) fn expiry_word(expiry: Duration, unit: u64) -> Option<String> {
     is_whole.then(|| (expiry.as_secs() / unit).to_string())
 }
 
+/// Parses a time in milliseconds.
 pub(super) fn millis(word: &str, range: RangeInclusive<u64>) -> Result<Duration, String> {
     number(word, range).map(Duration::from_millis)
 }
 
+/// Returns a time as a word for [`millis`].
 pub(super) fn millis_word(value: Duration) -> String {
     value.as_millis().to_string()
 }
 
-/// Parses a rate in Gb/s, where 2.5 is written as 2. Also returns whether ibacm knows it.
+/// Parses a rate in Gb/s, where 2.5 is written as 2. Also returns whether ibacm accepts it.
 pub(super) fn rate(word: &str) -> Result<(Rate, bool), String> {
     let all = || (2..=22).map(Rate);
     let gbps = word.strip_suffix(".5").unwrap_or(word).parse().ok();
@@ -107,10 +111,12 @@ pub(super) fn rate(word: &str) -> Result<(Rate, bool), String> {
     })
 }
 
+/// Returns a rate as a word for [`rate`].
 pub(super) fn rate_word(rate: Rate) -> String {
     (rate.mbps() / 1000).to_string()
 }
 
+/// Parses an MTU in bytes.
 pub(super) fn mtu(word: &str) -> Result<Mtu, String> {
     let bytes: Option<u32> = word.parse().ok();
     let found = bytes.and_then(Mtu::at_most).filter(|mtu| Some(mtu.bytes()) == bytes);

@@ -93,7 +93,7 @@ fn hash(kind: Kind, bytes: &[u8], seed: &[u8; 16]) -> u64 {
 pub(crate) struct Hashed<'a> {
     pub(crate) address: &'a Address,
     pub(crate) hash: u64,
-    /// Its key, without the row of a long name.
+    /// The key of the address, without the row of a long name.
     key: Key,
 }
 
@@ -136,7 +136,7 @@ impl Key {
         }
     }
 
-    /// Returns whether it is the key of this address.
+    /// Returns whether this is the key of the given address.
     pub(super) fn is(&self, address: &Hashed<'_>, names: &Names) -> bool {
         match address.key.kind {
             Kind::LongName => {

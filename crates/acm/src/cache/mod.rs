@@ -1,6 +1,6 @@
 //! The addresses that an endpoint has cached: 44 bytes each, plus about 7 in the index.
 //!
-//! Entries are contiguous, those from files first. When the cache is full, a clock hand goes round the others and evicts expired
+//! Entries are contiguous, those from files first. When the cache is full, a clock hand passes over the others and evicts expired
 //! entries, then those that no program has requested since its last pass. Addresses learned from remote endpoints evict only those that
 //! no program requested.
 
@@ -30,7 +30,7 @@ const NO_ENTRY: usize = u32::MAX as usize;
 /// The capacity that is kept when there are few entries.
 const KEPT: usize = 64;
 
-/// How many entries the hand checks before a remote endpoint's address is dropped instead of learned.
+/// Number of entries that the hand checks before a remote endpoint's address is dropped instead of learned.
 const STRANGERS_LOOKS: usize = 64;
 
 mod flag {
@@ -69,9 +69,9 @@ struct Entry {
 /// The endpoint that has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
-    /// Its GID.
+    /// The holder's GID.
     pub(crate) gid: Gid,
-    /// Its LID.
+    /// The holder's LID.
     pub(crate) lid: Lid,
     /// The endpoint's queue pair; 0 if it is unknown.
     pub(crate) qpn: Qpn,
@@ -79,7 +79,7 @@ pub(crate) struct Holder {
     pub(crate) group: Option<u8>,
 }
 
-/// The path to an address, as far as it is known.
+/// The known part of the path to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Unknown.
@@ -113,6 +113,7 @@ pub(crate) struct Cache {
     pub(crate) prefix: u64,
     /// The position of the hand, counted from the first entry that may be evicted.
     hand: usize,
+    /// The maximum number of entries.
     pub(crate) max: usize,
 }
 
@@ -140,6 +141,7 @@ impl Cache {
         Hashed::new(address, &self.seed)
     }
 
+    /// Returns the index of an address's entry.
     pub(crate) fn find(&self, address: &Hashed<'_>) -> Option<usize> {
         let is = |at: &u32| self.entries[*at as usize].key.is(address, &self.names);
         self.index.find(address.hash, is).map(|at| *at as usize)
@@ -165,6 +167,7 @@ impl Cache {
         }
     }
 
+    /// Returns the path to an address, as far as it has not expired.
     pub(crate) fn way(&self, at: usize, now: Ticks) -> Way {
         let entry = &self.entries[at];
         match entry.path {
@@ -195,6 +198,7 @@ impl Cache {
         *flags = if on { *flags | flag } else { *flags & !flag };
     }
 
+    /// Returns whether the entry means that no endpoint has the address.
     pub(crate) fn is_negative(&self, at: usize) -> bool {
         self.has(at, flag::NEGATIVE)
     }
@@ -215,6 +219,7 @@ impl Cache {
         to
     }
 
+    /// Returns whether the entry is in the memory that clients read.
     pub(crate) fn is_published(&self, at: usize) -> bool {
         self.has(at, flag::PUBLISHED)
     }
@@ -224,19 +229,22 @@ impl Cache {
         self.set(at, flag::OUTDATED, false);
     }
 
-    /// Returns whether it is published with its current expiry.
+    /// Returns whether the entry is published with its current expiry.
     pub(crate) fn is_up_to_date(&self, at: usize) -> bool {
         self.has(at, flag::PUBLISHED) && !self.has(at, flag::OUTDATED)
     }
 
+    /// Marks an entry as published with an earlier expiry.
     pub(crate) fn set_outdated(&mut self, at: usize) {
         self.set(at, flag::OUTDATED, true);
     }
 
+    /// Returns whether a program has requested the entry recently.
     pub(crate) fn is_used(&self, at: usize) -> bool {
         self.has(at, flag::USED)
     }
 
+    /// Marks an entry as requested by a program.
     pub(crate) fn set_used(&mut self, at: usize) {
         self.set(at, flag::USED, true);
     }
@@ -283,7 +291,7 @@ impl Cache {
         entry.until = until;
     }
 
-    /// Stores the path to an address and its expiry. Returns false if there are too many different paths.
+    /// Stores the path to an address and its expiry. Returns false if the cache has too many different paths.
     pub(crate) fn set_way(&mut self, at: usize, way: &Way, until: Ticks) -> bool {
         let before = self.entries[at].path;
         let path = match way {
@@ -304,7 +312,7 @@ impl Cache {
         path.is_some()
     }
 
-    /// Returns the entry of an address, or a new one if there is none and the cache has room.
+    /// Returns the entry of an address, or a new one if it has none and the cache has room.
     fn entry(&mut self, address: &Hashed<'_>) -> Option<usize> {
         if let Some(at) = self.find(address) {
             return Some(at);
@@ -404,7 +412,8 @@ impl Cache {
         }
     }
 
-    /// Finds an entry to evict when the cache is full. `Ok(None)` if there is room, an error if no checked entry may be evicted.
+    /// Finds an entry to evict when the cache is full. `Ok(None)` if the cache has room, an error if no checked entry may be
+    /// evicted.
     pub(crate) fn victim(&mut self, by: By, now: Ticks) -> Result<Option<usize>, ()> {
         if self.entries.len() < self.max {
             return Ok(None);

@@ -146,8 +146,8 @@ fn loaded_entries_are_not_looked_at_for_room() {
             cache.set_loaded(at);
         }
     }
-    // There are more entries than a remote endpoint's address may check, and the first check finds the one to evict,
-    // time after time.
+    // There are more entries than a remote endpoint's address may check, and the first check repeatedly finds the
+    // one to evict.
     for n in 2000..2010 {
         let at = cache.victim(By::Stranger, 1).unwrap().unwrap();
         assert!(!cache.is_loaded(at));

@@ -29,15 +29,19 @@ pub(super) struct PortState {
 #[derive(Debug)]
 pub(super) struct EndpointState {
     pub(super) endpoint: Endpoint,
-    /// Its addresses in sorted order, for lookups.
+    /// The endpoint's addresses in sorted order, for lookups.
     pub(super) own: Vec<Address>,
-    /// Whether its port is active and has its P_Key.
+    /// Whether the endpoint's port is active and has its P_Key.
     pub(super) is_up: bool,
+    /// The addresses that the endpoint has cached.
     pub(super) cache: Cache,
     /// Searches for addresses, by the addresses' hashes in the cache.
     pub(super) searches: HashTable<u32>,
+    /// The endpoint's group memberships.
     pub(super) groups: Memberships,
+    /// The pacing of the endpoint's requests.
     pub(super) pace: Pace,
+    /// The turns of clients that wait to send.
     pub(super) turn: Turn,
     /// Answers that the driver's send queue had no room for.
     pub(super) answers: VecDeque<(Peer, Datagram)>,
@@ -45,19 +49,20 @@ pub(super) struct EndpointState {
     pub(super) is_blocked: bool,
     /// Own addresses to announce, each by a request.
     pub(super) announce: Vec<Address>,
-    /// When its last request went to the group, which all other endpoints received.
+    /// Time when the endpoint's last request was sent to the group, which all other endpoints received.
     pub(super) told: Option<Time>,
-    /// How many requests for it came since then, from endpoints that have not learned its address.
+    /// Number of requests for this endpoint that arrived since then, from endpoints that have not learned its address.
     pub(super) asked_for: u32,
     /// The number of searches that verify claims.
     pub(super) claims: u32,
     pub(super) counters: Counters,
 }
 
-/// Selects whose requests are sent where several clients wait: alternately the next client's and the one that has waited
+/// Selects the client whose request is sent if several wait: alternately the next one and the one that has waited
 /// longest.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
+    /// Whether it is the next client's turn.
     pub(super) is_client_s: bool,
     /// The client whose turn was last.
     pub(super) last: ClientId,
@@ -106,7 +111,7 @@ impl EndpointState {
         }
     }
 
-    /// Returns a path to a holder of which only the two ends are known.
+    /// Returns a path to a holder when only the two ends are known.
     pub(super) fn ends(&self, port: &Port, to: &Holder) -> PathRecord {
         PathRecord {
             dgid: to.gid,

@@ -1,8 +1,8 @@
 //! Memberships: the groups that an endpoint joins, and those that it shares with another.
 //!
-//! The lowest group is joined first, since all requests go there. When paths are built from groups, the group of the port's own rate and
-//! MTU follows, then those of the options. When a remote endpoint turns out to be a member of a group that suits communication with it
-//! better than the common groups, the endpoint joins that group. So in a subnet of equal ports each endpoint joins two groups.
+//! The lowest group is joined first, since all requests are sent to it. When paths are built from groups, the group of the port's own
+//! rate and MTU follows, then those of the options. When a remote endpoint turns out to be a member of a group that suits communication
+//! with it better than the common groups, the endpoint joins that group. So in a subnet of equal ports each endpoint joins two groups.
 
 use arrayvec::ArrayVec;
 use core::time::Duration;
@@ -19,7 +19,7 @@ use crate::{EndpointId, GroupSpec, Io, Options, Port, RouteProtocol, SaFailure};
 /// The maximum of the growing pauses between attempts to join a group.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A group that an endpoint is a member of, or wants to join.
+/// A group that an endpoint is a member of, or intends to join.
 #[derive(Debug)]
 pub(super) struct Membership {
     group: Group,
@@ -90,7 +90,7 @@ fn rank(group: &Group, sl: u8) -> (u32, u8, u8) {
     (group.rate.mbps(), group.mtu.code(), sl)
 }
 
-/// Returns the groups that an endpoint wants, lowest first.
+/// Returns the groups that an endpoint must join, lowest first.
 fn wanted(options: &Options, port: &Port, pkey: Pkey) -> ArrayVec<(Group, u8), MAX_GROUPS> {
     let lowest = GroupSpec { rate: options.min_rate, mtu: options.min_mtu, sl: 0, tos: 0 };
     let own = GroupSpec { rate: port.rate, mtu: port.mtu, ..lowest };
@@ -110,7 +110,7 @@ fn wanted(options: &Options, port: &Port, pkey: Pkey) -> ArrayVec<(Group, u8), M
 }
 
 impl Machine {
-    /// Leaves groups that are not wanted any more, and joins those that are.
+    /// Leaves groups that are not needed any more, and joins those that are.
     pub(super) fn plan_groups(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
         let Some(state) = self.endpoints.get(&id).filter(|state| state.is_up) else { return };
         let Some(port) = self.ports.get(&state.endpoint.port) else { return };
@@ -141,7 +141,7 @@ impl Machine {
         self.join_next(now, id, io);
     }
 
-    /// Joins wanted groups, the lowest first, since the others are useless without it.
+    /// Joins the needed groups, the lowest first, since the others are useless without it.
     pub(super) fn join_next(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
         let Some(state) = self.endpoints.get_mut(&id).filter(|state| state.is_up) else { return };
         let Some(port) = self.ports.get(&state.endpoint.port) else { return };

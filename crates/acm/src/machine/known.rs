@@ -96,7 +96,7 @@ impl Machine {
         io.publish(endpoint, address.address, path, until);
     }
 
-    /// Returns whether it may be time to confirm an entry that expires at `end`: it is never before the last quarter. This check does
+    /// Returns whether an entry that expires at `end` may need confirmation, which is never before the last quarter. This check does
     /// not need the entry's address.
     fn ends_soon(&self, end: Ticks, now: Ticks) -> bool {
         now >= end.saturating_sub(self.quarter())
@@ -158,13 +158,13 @@ impl Machine {
         cache.find(address).filter(|at| !cache.is_expired(*at, ticks))
     }
 
-    /// Returns whether the holder of an address comes from a file.
+    /// Returns whether the holder of an address was loaded from a file.
     pub(super) fn is_loaded(&self, endpoint: EndpointId, at: usize) -> bool {
         self.endpoints.get(&endpoint).is_some_and(|state| state.cache.is_loaded(at))
     }
 
-    /// Stores the holder of an address. For an entry from a file, stores only a missing path. None if there is no
-    /// room.
+    /// Stores the holder of an address. For an entry from a file, stores only a missing path. Returns none if the cache
+    /// has no room.
     pub(super) fn remember(
         &mut self,
         now: Time,
@@ -318,7 +318,7 @@ impl Machine {
         self.drop_routes_if(id, |_| true, io);
     }
 
-    /// Invalidates the paths for which `goes` returns true, as [`drop_routes`](Self::drop_routes) does.
+    /// Invalidates the paths for which `goes` returns true, like [`drop_routes`](Self::drop_routes).
     pub(super) fn drop_routes_if(
         &mut self,
         id: EndpointId,

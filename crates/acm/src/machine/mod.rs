@@ -38,7 +38,7 @@ use crate::{ClientId, Counters, EndpointId, Io, Options, PortId, RequestId};
 pub struct Machine {
     options: Options,
     rng: Rng,
-    /// The time that the machine was first given.
+    /// The time of the first call.
     epoch: Option<Time>,
     ports: BTreeMap<PortId, PortState>,
     endpoints: BTreeMap<EndpointId, EndpointState>,
@@ -47,9 +47,9 @@ pub struct Machine {
     /// The waiting requests of each client, in the order of their numbers, with their indices.
     clients: BTreeMap<ClientId, Vec<(RequestId, u32)>>,
     timers: Timers<Timer>,
-    /// When [`Timer::Sweep`] runs.
+    /// Time at which [`Timer::Sweep`] runs.
     sweep: rdmux_transport::timers::Deadline,
-    /// When the marks of entries that programs have requested were last cleared.
+    /// Time when the marks of entries that programs have requested were last cleared.
     aged: Time,
     /// Counters of removed endpoints.
     counters: Counters,
@@ -105,13 +105,13 @@ pub struct Row {
     pub lid: Lid,
     /// The path, if it is known.
     pub path: Option<PathRecord>,
-    /// When the address expires; [`Time::NEVER`] if it does not.
+    /// Time when the address expires, or [`Time::NEVER`].
     pub until: Time,
-    /// When the path expires.
+    /// Time when the path expires.
     pub route_until: Time,
-    /// Whether a client has requested it recently.
+    /// Whether a client has requested the address recently.
     pub is_used: bool,
-    /// Whether it was loaded from a file.
+    /// Whether the address was loaded from a file.
     pub is_loaded: bool,
 }
 
@@ -161,7 +161,7 @@ impl Machine {
 
     /// Returns the number of the current tick. Entries expire only at the end of a tick, so an answer from the cache remains valid for the
     /// same request until the next tick, unless the machine is called for anything other than requests meanwhile. A driver that repeats
-    /// such an answer without asking the machine has it [counted](Self::repeat).
+    /// such an answer without calling the machine must [count](Self::repeat) it.
     pub fn tick(&mut self, now: Time) -> u32 {
         self.ticks(now)
     }

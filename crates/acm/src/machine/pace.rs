@@ -6,11 +6,11 @@
 //!
 //! 1. It sends at once with a probability so low that receivers have buffers for all such requests, even if all endpoints
 //!    start.
-//! 2. Otherwise it listens for 20 ms. The number of requests that it receives tells how many endpoints are starting.
+//! 2. Otherwise it listens for 20 ms. The number of requests that it receives shows how many endpoints are starting.
 //! 3. Windows follow, each long enough for one request of each of these endpoints at the rate of the receivers. The endpoint sends one
 //!    request in each window, at a random time. The next window is as long as the requests received in this one need.
 //!
-//! If it receives no requests, there are no windows, and the endpoint sends as soon as it has an answer. If receivers have buffers for
+//! If it receives no requests, no windows follow, and the endpoint sends as soon as it has an answer. If receivers have buffers for
 //! all endpoints that are still unknown, it does not listen.
 //!
 //! Of several requests ([`resolve_depth`](crate::Options::resolve_depth)) an endpoint sends one first. All others learn its address, and
@@ -29,11 +29,11 @@ use super::waiting::{Ticket, Waiting};
 /// The minimum time over which received requests are counted before a window.
 const MEMORY: Duration = Duration::from_millis(50);
 
-/// How long an endpoint listens before it sends, and the length of a pause after which it does so again.
+/// Time that an endpoint listens before it sends, and the length of a pause after which it does so again.
 const LISTEN: Duration = Duration::from_millis(20);
 
-/// How long an endpoint waits for more answers after the last one it overheard, at least. On a busy machine, answers sent long ago arrive
-/// in batches.
+/// The minimum time that an endpoint waits for more answers after the last one it overheard. On a busy machine, answers sent long
+/// ago arrive in batches.
 const QUIET: Duration = Duration::from_millis(10);
 
 /// The pacing state of an endpoint.
@@ -43,9 +43,9 @@ pub(super) struct Pace {
     pub(super) queue: Waiting,
     /// The number of searches that wait for an answer to a multicast request.
     pub(super) asked: u32,
-    /// How many requests may be outstanding besides the first: one for each answer since the last pause.
+    /// Number of requests that may be outstanding besides the first: one for each answer since the last pause.
     answered: u32,
-    /// When the last request was sent.
+    /// Time when the last request was sent.
     sent_at: Time,
     /// Set when there is something to send later.
     pub(super) timer: Deadline,
@@ -65,8 +65,8 @@ struct Burst {
 }
 
 impl Burst {
-    /// Returns when no more answers to `waiting` searches are to be expected from other endpoints: when sending these would have taken
-    /// as long, and four times the average interval between answers has passed.
+    /// Returns the time from which no more answers to `waiting` searches are expected from other endpoints: sending these would
+    /// have taken as long, and four times the average interval between answers has passed.
     fn end(&self, waiting: usize) -> Time {
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
         let listened = self.since.after(self.gap.saturating_mul(waiting).min(LISTEN));
@@ -78,16 +78,17 @@ impl Burst {
     }
 }
 
+/// A window in which an endpoint sends one request.
 #[derive(Debug, Default)]
 struct Window {
     len: Duration,
     end: Time,
-    /// When to send in it; none if the request was sent.
+    /// Time at which to send in the window. None if the request was sent.
     send_at: Option<Time>,
     heard: u64,
     samples: u64,
     heard_since: Time,
-    /// How many starting endpoints each request received while listening stands for.
+    /// Number of starting endpoints that each request received while listening represents.
     share: Option<u64>,
 }
 
@@ -96,7 +97,7 @@ struct Window {
 pub(super) struct Load {
     /// The number of endpoints that are still unknown.
     pub(super) strangers: u64,
-    /// How many requests receivers have buffers for, with a large margin.
+    /// Number of requests that receivers have buffers for, with a large margin.
     pub(super) at_once: u64,
     /// The requests per second that receivers handle.
     pub(super) rate: u64,
@@ -352,7 +353,7 @@ mod tests {
         // The rest of the window belongs to the others.
         let end = listened.after(Duration::from_secs(2));
         assert_eq!(pace.next(sent, load(9000, 0)), end);
-        // The endpoints heard in it may continue; requests from long ago do not count.
+        // The endpoints that sent in it may continue. Requests from long ago do not count.
         for _ in 0..40_000 {
             pace.heard(true);
         }

@@ -49,7 +49,7 @@ impl Machine {
         of_port.map(|(id, _)| *id).collect()
     }
 
-    /// Adds a port or handles its changes: of LID, subnet manager, GIDs, P_Keys or state. Cache entries that became invalid are
+    /// Adds a port or handles changes of its LID, subnet manager, GIDs, P_Keys or state. Cache entries that became invalid are
     /// removed.
     pub fn set_port(&mut self, now: Time, id: PortId, port: Port, io: &mut impl Io) {
         self.ticks(now);
@@ -205,7 +205,7 @@ impl Machine {
         }
     }
 
-    /// Takes an endpoint down: nothing can be sent any more. Its cache is kept.
+    /// Takes an endpoint down, so that nothing can be sent any more. Its cache is kept.
     fn go_down(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
         let Some(state) = self.endpoints.get_mut(&id) else { return };
         let port = state.endpoint.port;

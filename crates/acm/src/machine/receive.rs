@@ -13,7 +13,7 @@ use super::search::{Purpose, Stage, What};
 use crate::cache::{By, Hashed, Holder, Way};
 use crate::{ClaimPolicy, Contradiction, EndpointId, Io, Peer};
 
-/// How many claims an endpoint verifies at a time. Others are not believed.
+/// The maximum number of claims that an endpoint verifies at a time. Others are not believed.
 const MAX_CLAIMS: u32 = 16;
 
 impl Machine {
@@ -271,7 +271,7 @@ impl Machine {
             }
             // Subnet administration's answer about the claimant does not matter any more.
             Stage::RouteQueued | Stage::RouteAsked if is_claim => self.renumber(at),
-            // It is queried for this holder then.
+            // Subnet administration is queried for this holder then.
             Stage::RouteQueued => {
                 search.holder = Some(*holder);
                 return;
@@ -314,8 +314,8 @@ impl Machine {
         io.contradiction(id, &Contradiction { address, holder, claimant, is_believed });
     }
 
-    /// Verifies a claim: asks the first holder whether it still has the address, and subnet administration whether the claimant's GID
-    /// and LID match.
+    /// Verifies a claim: queries the first holder whether it still has the address, and subnet administration whether the claimant's
+    /// GID and LID match.
     fn find_out(
         &mut self,
         now: Time,

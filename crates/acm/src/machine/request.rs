@@ -265,8 +265,7 @@ impl Machine {
         if is_possible { Ok((endpoint, chosen, what)) } else { Err(Failure::DestAddress) }
     }
 
-    /// Returns the endpoint that has the address, which may be its port's GID or LID; one that is up if there are
-    /// several.
+    /// Returns the endpoint that has the address, which may be its port's GID or LID; one that is up if several match.
     pub fn endpoint_of(&self, address: &Address) -> Option<EndpointId> {
         self.best_endpoint(|state| self.owns(state, address).then_some(0))
     }
@@ -288,7 +287,7 @@ impl Machine {
             })
     }
 
-    /// Returns the endpoint with the highest score. Endpoints that are up go first, and of equal ones the first.
+    /// Returns the endpoint with the highest score. Endpoints that are up take precedence, and of equal ones the first.
     fn best_endpoint(&self, score: impl Fn(&EndpointState) -> Option<u32>) -> Option<EndpointId> {
         let scores = self.endpoints.iter().filter_map(|(id, state)| {
             Some(((state.is_up, score(state)?), core::cmp::Reverse(*id)))

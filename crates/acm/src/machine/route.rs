@@ -75,7 +75,7 @@ impl Machine {
         }
     }
 
-    /// Takes a search out of its stage. Answers to its earlier queries do not count any more.
+    /// Removes a search from its stage. Answers to its earlier queries do not count any more.
     pub(super) fn renumber(&mut self, at: u32) {
         self.leave_stage(at);
         let tid = self.rng.next() << 32 | u64::from(at);
@@ -214,7 +214,7 @@ impl Machine {
         Some(cache.holder(known)).filter(|holder| holder.gid != asked.gid)
     }
 
-    /// Returns a path with its source, which subnet administration may omit if the query did not ask for it.
+    /// Returns a path with its source, which subnet administration may omit if the query did not request it.
     fn with_source(&self, endpoint: EndpointId, path: &PathRecord) -> PathRecord {
         let port = self.port_of(endpoint);
         let (gid, lid) = port.map_or((path.sgid, path.slid), |port| (port.gid(), port.lid));
@@ -225,7 +225,7 @@ impl Machine {
         }
     }
 
-    /// Stores a path. An address whose holder is known keeps its lifetime; the holder of a GID or LID comes from the record.
+    /// Stores a path. An address whose holder is known keeps its lifetime. The holder of a GID or LID is that in the record.
     fn know_route(
         &mut self,
         now: Time,
@@ -238,7 +238,7 @@ impl Machine {
         let end = self.end(now, self.options.route_timeout);
         let state = self.endpoints.get_mut(&endpoint);
         match (known, state) {
-            // The entry was evicted meanwhile. A new one would live too long for what was heard of the address.
+            // The entry was evicted meanwhile. A new one would live too long for the information about the address.
             (None, _) if !is_port => {}
             // Files name another holder by now.
             (Some(entry), Some(state))
@@ -285,7 +285,7 @@ impl Machine {
     }
 }
 
-/// The status that there is no record (IBTA 15.2.3.1): ERR_NO_RECORDS.
+/// The status of an answer without records (IBTA 15.2.3.1): ERR_NO_RECORDS.
 const NO_RECORDS: u16 = 0x0300;
 
 /// Checks that a path is valid and is the one that was queried.
@@ -307,7 +307,7 @@ fn failure(error: SaFailure) -> Failure {
     }
 }
 
-/// Returns the paths that a query asks for, as a pattern. The maximum number of paths in the query is ignored.
+/// Returns the paths that a query requests, as a pattern. The maximum number of paths in the query is ignored.
 pub(super) fn paths_of(question: &PathRecord) -> Pattern {
     Pattern::new((mask_of(question) - PathRecordMask::NUMB_PATH).bits(), question)
 }

@@ -27,6 +27,7 @@ pub(super) struct Search {
     /// The transaction ID of its datagrams, which is also its query number.
     pub(super) tid: u64,
     pub(super) endpoint: EndpointId,
+    /// The target of the search.
     pub(super) what: What,
     /// The hash of the address in the endpoint's cache; 0 for a query.
     pub(super) hash: u64,
@@ -40,14 +41,14 @@ pub(super) struct Search {
     pub(super) tries: u32,
     /// The first of the waiting requests, or [`NONE`].
     pub(super) first: u32,
-    /// When to send the request again.
+    /// Time at which to send the request again.
     pub(super) timer: Deadline,
-    /// How long it continues although no request waits.
+    /// Time until which the search continues although no request waits.
     pub(super) keep_until: Time,
 }
 
 impl Search {
-    /// Returns whether it continues even if no request waits any more.
+    /// Returns whether the search continues even if no request waits any more.
     pub(super) fn is_kept(&self, now: Time) -> bool {
         self.keep_until.0 > now.0.saturating_add(1)
     }
@@ -96,7 +97,7 @@ pub(super) enum Stage {
     RouteQueued,
     /// A query was sent to subnet administration.
     RouteAsked,
-    /// The operating system was asked.
+    /// The operating system was queried.
     System,
 }
 
@@ -106,7 +107,7 @@ pub(super) struct Open {
     pub(super) client: ClientId,
     pub(super) id: RequestId,
     pub(super) deadline: Deadline,
-    /// The search that it waits for, and its neighbours in that search's list.
+    /// The search that the request waits for, and the request's neighbours in that search's list.
     pub(super) search: u32,
     pub(super) prev: u32,
     pub(super) next: u32,

@@ -12,8 +12,8 @@ use crate::cache::{By, Hashed, Holder, Way};
 use crate::{ClientId, EndpointId, Failure, Io, Port, QuestionId, Resolved};
 
 impl Machine {
-    /// Returns the search for an address, started if there is none. None if the endpoint has no source address for
-    /// it.
+    /// Returns the search for an address, which is started if none is running. None if the endpoint has no source
+    /// address for it.
     pub(super) fn search_address(
         &mut self,
         now: Time,
@@ -105,11 +105,11 @@ impl Machine {
         }
         let is_own = self.endpoints.get(&endpoint).is_some_and(|own| self.owns(own, address));
         match (purpose, known) {
-            // Without local loopback, subnet administration knows the path back to the port, and to all other ports. The group is asked
-            // only which port has an address, and not every service answers for its GIDs and LIDs (ibacm does not).
+            // Without local loopback, subnet administration knows the path back to the port, and to all other ports. The group is
+            // queried only for the port that has an address, and not every service answers for its GIDs and LIDs (ibacm does not).
             _ if is_own || is_port => self.ask_route(now, at, io),
             (Purpose::Refresh, Some((_, true))) => self.ask_route(now, at, io),
-            // Unless all others are to receive our address again anyway.
+            // Unless all others must receive this endpoint's address again anyway.
             (Purpose::Refresh, Some((holder, _)))
                 if holder.qpn != Qpn::new(0) && self.was_told(now, endpoint) =>
             {
@@ -297,7 +297,7 @@ impl Machine {
         match purpose {
             // The holder does not answer any more. Check whether the claimant exists.
             Purpose::Claim(_) => self.ask_route(now, at, io),
-            // Requests that wait by now did not ask for the cached entry: the group may know another holder.
+            // Requests that wait by now did not request the cached entry: the group may know another holder.
             Purpose::Refresh if is_waited_for && stage != Stage::Asked => {
                 if let Some(search) = self.searches.get_mut(at as usize) {
                     search.purpose = Purpose::Resolve;
@@ -321,8 +321,8 @@ impl Machine {
         core::iter::successors(first, move |request| open(request.next)).map(|open| open.client)
     }
 
-    /// Returns whether the answer to a query of [`Io::ask_system`] is still wanted. If not, the query is over and the driver need not ask.
-    /// A later request for the same address starts a new query.
+    /// Returns whether the answer to a query of [`Io::ask_system`] is still needed. If not, the query has ended, and the driver need not
+    /// send it. A later request for the same address starts a new query.
     pub fn is_wanted(&mut self, now: Time, question: QuestionId) -> bool {
         let Some(at) = self.search_of(question.0) else { return false };
         let search = self.searches.get(at as usize);
@@ -333,7 +333,7 @@ impl Machine {
         !is_over
     }
 
-    /// Handles the answer to [`Io::ask_system`]; none if the operating system does not know the address.
+    /// Handles the answer to [`Io::ask_system`], which is none if the operating system does not have the address.
     pub fn handle_system(
         &mut self,
         now: Time,

@@ -95,8 +95,8 @@ impl Machine {
         Some(state.pace.next(now, load))
     }
 
-    /// Returns a search of the client whose turn it is, if there are several. Its ticket stays in the queue, and is
-    /// skipped there.
+    /// Returns a search of the client whose turn it is, if several wait. Its ticket stays in the queue, and is skipped
+    /// there.
     fn next_of_clients(&mut self, id: EndpointId) -> Option<Ticket> {
         if self.clients.len() < 2 {
             return None;
@@ -189,7 +189,7 @@ impl Machine {
         true
     }
 
-    /// Asks the known holder whether it still has the address.
+    /// Queries the known holder whether it still has the address.
     pub(super) fn ask_holder(&mut self, now: Time, at: u32, io: &mut impl Io) {
         self.leave_stage(at);
         let Some(search) = self.searches.get(at as usize) else { return };

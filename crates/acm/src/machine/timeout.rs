@@ -13,7 +13,7 @@ impl Machine {
         self.timers.next()
     }
 
-    /// Sends what is due, retransmits, gives up, and removes expired entries.
+    /// Sends due requests, retransmits, gives up, and removes expired entries.
     pub fn handle_timeout(&mut self, now: Time, io: &mut impl Io) {
         self.ticks(now);
         while let Some(timer) = self.timers.pop_due(now) {

@@ -31,7 +31,8 @@ impl Waiting {
         }
     }
 
-    /// Takes the search that has waited longest, or any, chosen by a number. It still counts as queued.
+    /// Removes and returns the search that has waited longest, or any, chosen by a number. It still counts
+    /// as queued.
     pub(super) fn take(
         &mut self,
         any: Option<u64>,

@@ -15,7 +15,7 @@ use crate::listen::Peer;
 use crate::poller::{Interest, Poller, Token};
 use crate::resolver::Resolver;
 
-/// How many bytes are read at once and buffered at most: some hundred messages.
+/// Number of bytes that are read at once and buffered at most: some hundred messages.
 pub(super) const INPUT: usize = 16 << 10;
 /// The capacity that a client's buffers keep while they are not in use.
 const KEPT: usize = 4096;
@@ -38,15 +38,15 @@ pub(super) struct Client {
     /// The outstanding requests, in the order of their numbers, with their transaction IDs.
     requests: Vec<(RequestId, u64)>,
     interest: Interest,
-    /// Whether its socket is polled directly, not by the poller.
+    /// Whether the client's socket is polled directly, not by the poller.
     direct: bool,
-    /// Whether it will send nothing more.
+    /// Whether the client will send nothing more.
     ended: bool,
-    /// Whether its socket has failed.
+    /// Whether the client's socket has failed.
     broken: bool,
-    /// Whether it sent an invalid message.
+    /// Whether the client sent an invalid message.
     malformed: bool,
-    /// Whether it has read something since the last check.
+    /// Whether the client has read something since the last check.
     took: bool,
 }
 
@@ -132,7 +132,7 @@ impl Client {
         };
     }
 
-    /// Returns whether its next message may be taken: it has not too many requests outstanding or answers unread.
+    /// Returns whether the client's next message may be taken: its outstanding requests and unread answers are not too many.
     pub(super) fn may_ask(&self, limits: &Limits) -> bool {
         self.requests.len() < limits.requests && self.unread() < limits.unread && !self.broken
     }
@@ -150,7 +150,7 @@ impl Client {
         Some(request)
     }
 
-    /// Answers the next message if its answer is cached, and takes it. Returns whether it did.
+    /// Answers the next message if its answer is cached, and removes it. Returns whether it did.
     pub(super) fn answer_known(&mut self, resolver: &mut Resolver, now: Time) -> bool {
         let next = self.next.and_then(|len| self.input.get(self.taken..self.taken + len));
         let Some(message) = next else { return false };
@@ -280,7 +280,7 @@ impl Client {
         true
     }
 
-    /// Returns its socket and events, for poll(2).
+    /// Returns the client's socket and events, for poll(2).
     pub(super) fn poll_fd(&self) -> PollFd<'_> {
         let flags = match self.interest {
             Interest::Nothing | Interest::End => PollFlags::empty(),

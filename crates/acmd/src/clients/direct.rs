@@ -16,22 +16,22 @@ use super::client::Client;
 use super::table::Table;
 use crate::poller::{Poller, Ready, Token};
 
-/// This many clients that are ready at the same time count as many.
+/// Number of clients that are ready at the same time from which on they count as many.
 const MANY: usize = 16;
 /// The maximum number of directly polled clients.
 const MOST: usize = 256;
 /// Few are ready if less than one in this many is, and nearly all if less than one in this many is not.
 const FEW: usize = 4;
-/// All return to epoll after few were ready this many times in a row.
+/// Number of consecutive times that few clients were ready after which all return to epoll.
 pub(super) const OFTEN: u32 = 16;
 
 /// The clients that are polled directly.
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     ids: Vec<ClientId>,
-    /// How many of them were ready since the last wait.
+    /// Number of these clients that were ready since the last wait.
     came: usize,
-    /// How many times in a row few of them were ready.
+    /// Number of consecutive times that few of them were ready.
     quiet: u32,
 }
 

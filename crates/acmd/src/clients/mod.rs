@@ -38,7 +38,7 @@ pub(crate) struct Limits {
     pub(crate) requests: usize,
     /// The bytes of answers that a client has not read, before its socket is not read any more.
     pub(crate) unread: usize,
-    /// How long a client may go without reading.
+    /// Time that a client may go without reading.
     pub(crate) stall: Duration,
 }
 
@@ -56,7 +56,7 @@ impl Limits {
     }
 }
 
-/// Which users may connect, besides the owner and root.
+/// The users who may connect, besides the owner and root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     /// The users of this machine.
@@ -161,7 +161,7 @@ impl Clients {
         self.admit_peer(socket, peer, process, poller)
     }
 
-    /// Admits a connection of this peer, whose process the kernel may know.
+    /// Admits a connection of this peer. The kernel may know its process.
     fn admit_peer(
         &mut self,
         socket: OwnedFd,
@@ -259,8 +259,8 @@ impl Clients {
         self.all.get(id).is_some_and(|c| c.has_message() && c.may_ask(&self.limits))
     }
 
-    /// Answers the next message of a client, if it has one, may ask now, and the answer is cached. Returns whether it
-    /// did.
+    /// Answers the next message of a client, if it has one, may send requests now, and the answer is cached. Returns
+    /// whether it did.
     pub(crate) fn answer_known(
         &mut self,
         id: ClientId,
@@ -276,7 +276,7 @@ impl Clients {
         self.all.get(id).map(Client::last_answer)
     }
 
-    /// Takes the next message of a client, if it has one and may ask now.
+    /// Removes and returns the next message of a client, if it has one and may send requests now.
     pub(crate) fn take(&mut self, id: ClientId) -> Option<Result<Request, Refusal>> {
         let client = self.all.get_mut(id)?;
         if !client.may_ask(&self.limits) {

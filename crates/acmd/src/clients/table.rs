@@ -5,7 +5,8 @@ use slab::Slab;
 
 /// The maximum number of clients.
 pub(super) const MOST: usize = 1 << PLACE;
-/// How many low bits of a number are the client's index. The other bits count clients, so that a number is not reused soon.
+/// Number of low bits of a client's number that are its index. The other bits count clients, so that a number is not reused
+/// soon.
 const PLACE: u32 = 16;
 
 /// A table of clients, or of values for each client.

@@ -161,7 +161,7 @@ fn one_client_too_many_is_turned_away_and_one_that_left_counts_no_more() {
     );
 }
 
-/// With users, and with hosts of the network, for which the kernel knows no user.
+/// With users, and with hosts of the network, which have no user known to the kernel.
 #[test]
 fn users_other_than_the_owner_have_shares_and_leave_room_for_others() {
     let mut world = World::new();
@@ -369,8 +369,8 @@ fn clients_that_ask_at_the_same_time_are_asked_directly_until_few_have_something
         world.clients.fill(all[n].1);
     }
     assert_eq!(world.clients.direct.len(), 20);
-    // A client with too many outstanding requests is not read, but its end is detected; one that is gone is not polled
-    // any more.
+    // A client with too many outstanding requests is not read, but its end is detected. A client that is gone is not
+    // polled any more.
     world.clients.begin(all[3].1, RequestId(1), 1);
     world.clients.begin(all[3].1, RequestId(2), 2);
     assert!(!world.settle(all[3].1));

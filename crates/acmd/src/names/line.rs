@@ -23,7 +23,7 @@ pub(super) struct Line {
     /// The waiting queries. Each is in the queue of every client that waits for its result, and is looked up when the first of these
     /// clients has its turn.
     questions: HashMap<QuestionId, Question>,
-    /// The users with queries or lookups; queries for which no client waits have a user of their own.
+    /// The users with queries or lookups. Queries without a waiting client have a user of their own.
     users: BTreeMap<Option<Peer>, User>,
     /// A counter of turns.
     turn: u64,
@@ -33,7 +33,7 @@ pub(super) struct Line {
 #[derive(Debug, Default)]
 struct User {
     clients: BTreeMap<Option<ClientId>, Client>,
-    /// When it had its last turn, or was added.
+    /// The turn when the user was last served, or was added.
     turn: u64,
 }
 
@@ -42,13 +42,13 @@ struct User {
 struct Client {
     waiting: VecDeque<QuestionId>,
     lookups: usize,
-    /// When it had its last turn, or was added.
+    /// The turn when the client was last served, or was added.
     turn: u64,
 }
 
 impl Line {
-    /// Queues a query for these clients. If there are too many entries and all are wanted, removes the newest entries of the user that has
-    /// most, and of its client that has most. Returns the queries that have no entry left.
+    /// Queues a query for these clients. If the queue has too many entries and all are needed, removes the newest entries of the user that
+    /// has most, and of its client that has most. Returns the queries that have no entry left.
     pub(super) fn push(
         &mut self,
         question: Question,
@@ -128,7 +128,7 @@ impl Line {
         (is_other || longest.waiting.len() > of_client + 1).then_some(longest)
     }
 
-    /// Removes queries that are not wanted any more.
+    /// Removes queries that are not needed any more.
     fn tidy(&mut self, mut is_wanted: impl FnMut(QuestionId) -> bool) {
         self.questions.retain(|id, _| is_wanted(*id));
         let questions = &self.questions;
@@ -146,7 +146,7 @@ impl Line {
     }
 
     /// Returns the next query to look up and its client, if another lookup may start: of the user that has fewest lookups, and of several
-    /// the one that has waited longest for its turn; then in the same way of its clients. Queries that are not wanted any more are removed.
+    /// the one that has waited longest for its turn; then in the same way of its clients. Queries that are not needed any more are removed.
     pub(super) fn next(
         &mut self,
         mut is_wanted: impl FnMut(QuestionId) -> bool,
@@ -350,7 +350,7 @@ mod tests {
         assert!(line.users.is_empty());
         push(&mut line, 100, 1);
         assert!(line.next(|_| false).is_none() && line.users.is_empty());
-        // So are queries that are not wanted when they arrive.
+        // So are queries that are not needed when they arrive.
         assert!((0..most).all(|number| push(&mut line, 100, number).is_empty()));
         assert!(line.push(question(most), BTreeSet::new(), |_| false).is_empty());
         assert!(line.questions.is_empty());

@@ -19,7 +19,7 @@ use crate::listen::Peer;
 /// A client that waits for a name; none if no client waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Asker {
-    /// Its user.
+    /// The client's user.
     pub(crate) user: Option<Peer>,
     /// The client.
     pub(crate) client: Option<ClientId>,
@@ -27,7 +27,7 @@ pub(crate) struct Asker {
 
 /// The machine's knowledge of its queries.
 pub(crate) trait Waiting {
-    /// Returns whether the answer to a query is still wanted.
+    /// Returns whether the answer to a query is still needed.
     fn is_wanted(&mut self, question: QuestionId) -> bool;
     /// Returns the clients that wait for the answer.
     fn askers(&self, question: QuestionId) -> BTreeSet<Asker>;
@@ -71,7 +71,7 @@ pub(crate) struct Found {
 enum Word {
     /// A virtual host has the name.
     Host(Found),
-    /// No virtual host has it.
+    /// No virtual host has the name.
     NoHost(Question),
     /// The operating system's answer, for this client.
     System(Asker, Found),
@@ -150,7 +150,7 @@ impl Names {
         !matches!(self.questions.try_send(question), Err(TrySendError::Full(_)))
     }
 
-    /// Takes results, and starts the next lookups in the operating system, except those that are not wanted any more. Queries that do not
+    /// Takes results, and starts the next lookups in the operating system, except those that are not needed any more. Queries that do not
     /// fit the queue are refused.
     pub(crate) fn take(&mut self, waiting: &mut impl Waiting) -> Vec<Found> {
         let mut buffer = [0; 64];
@@ -236,9 +236,9 @@ mod tests {
 
     #[derive(Default)]
     struct State {
-        /// The names that it was asked for.
+        /// The names that were looked up.
         asked: Vec<String>,
-        /// The names that it answers for.
+        /// The names that the server answers for.
         answered: BTreeSet<String>,
     }
 
@@ -258,7 +258,7 @@ mod tests {
             self.changed.notify_all();
         }
 
-        /// Returns the names that it was asked for, sorted.
+        /// Returns the names that were looked up, sorted.
         fn asked(&self) -> Vec<String> {
             let mut asked = self.names.lock().unwrap().asked.clone();
             asked.sort();
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// A lookup service for which only `host` is a virtual host.
+    /// A lookup service whose only virtual host is `host`.
     struct World {
         names: Names,
         server: Arc<Server>,
@@ -275,7 +275,7 @@ mod tests {
 
     #[derive(Default)]
     struct Clients {
-        /// The queries that are not wanted.
+        /// The queries that are not needed.
         unwanted: BTreeSet<u64>,
         /// The clients that wait for each.
         waiting: BTreeMap<u64, BTreeSet<Asker>>,

@@ -17,7 +17,7 @@ use crate::queue::{Arrived, Queue};
 use crate::resolver::Resolver;
 use crate::system::{ip_of, system_of};
 
-/// How many of the machine's queries are answered in one turn.
+/// Number of the machine's queries that are answered in one turn.
 const LATER: usize = 4096;
 
 /// A batch of received datagrams: the sender and the position of each. Its memory is reused.
@@ -226,7 +226,7 @@ impl Waiting for Askers<'_> {
     }
 }
 
-/// Returns the sender of a datagram. Without a network header there is no GID.
+/// Returns the sender of a datagram. A datagram without a network header has no GID.
 fn peer(datagram: &Arrived<'_>) -> Peer {
     Peer {
         gid: datagram.sgid.unwrap_or_default(),

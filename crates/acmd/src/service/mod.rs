@@ -1,8 +1,8 @@
 //! The service: one thread with an event loop, which never waits for a single source.
 //!
-//! In reading order: here the loop; `ask` handles client requests; `refresh` tells the machine of ports, endpoints and addresses;
-//! `answers` handles answers of subnet administration and the operating system; `reload` reads files again; `report` collects the
-//! counters.
+//! In reading order: here the loop; `ask` handles client requests; `refresh` notifies the machine of ports, endpoints and
+//! addresses; `answers` handles answers of subnet administration and the operating system; `reload` reads files again; `report`
+//! collects the counters.
 
 mod answers;
 mod ask;
@@ -36,11 +36,11 @@ use crate::watch::{Addresses, Files, Signals};
 use crate::worker::Worker;
 use crate::{AcmdError, Setup};
 
-/// How many connections are accepted in one turn.
+/// Number of connections that are accepted in one turn.
 const ACCEPTS: usize = 64;
-/// How many messages of a client are processed in one turn.
+/// Number of messages of a client that are processed in one turn.
 const MESSAGES: usize = 128;
-/// How many datagrams of an endpoint are processed in one turn.
+/// Number of datagrams of an endpoint that are processed in one turn.
 const DATAGRAMS: usize = 256;
 /// The delay between a hint of a change and the refresh: more hints follow, and the host's service has to notice the
 /// change, too.
@@ -75,9 +75,9 @@ pub(crate) struct Service {
     signals: Signals,
     files: Option<Files>,
     addresses: Option<Addresses>,
-    /// When to refresh devices and addresses.
+    /// Times at which to refresh devices and addresses.
     look: Vec<Instant>,
-    /// When to read files again.
+    /// Time at which to read files again.
     reload: Option<Instant>,
     next_request: u64,
     inbox: answers::Inbox,
@@ -85,21 +85,21 @@ pub(crate) struct Service {
     now: Time,
     /// Endpoints that may have more datagrams to receive.
     busy: BTreeSet<EndpointId>,
-    /// Whether work is left that must not wait for an event.
+    /// Whether the service has work that must not wait for an event.
     is_busy: bool,
-    /// Whether the next event is expected soon.
+    /// Whether the service expects the next event soon.
     expects: bool,
-    /// How long to run without a client; forever if none.
+    /// Time to run without a client, or none to run forever.
     idle_exit: Option<Duration>,
-    /// The time since which there is no client.
+    /// The time since which no client is connected.
     idle_since: Instant,
     began: Instant,
     ends: bool,
 }
 
 impl Service {
-    /// Creates the sockets and tells the machine of devices and endpoints. `files` has watched the files since before
-    /// they were read.
+    /// Creates the sockets and notifies the machine of devices and endpoints. `files` has watched the files since
+    /// before they were read.
     ///
     /// # Errors
     /// [`AcmdError`] when no socket can be created.
@@ -179,7 +179,7 @@ impl Service {
         Ok(this)
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until it is requested to stop.
     ///
     /// # Errors
     /// Those of epoll_wait(2).

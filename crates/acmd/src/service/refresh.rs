@@ -1,4 +1,4 @@
-//! Refreshing ports, endpoints and addresses: tells the machine of changes.
+//! Refreshes ports, endpoints and addresses: notifies the machine of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,22 +24,22 @@ const MIN_SENDS: u32 = 64;
 /// An endpoint as reported to the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Planned {
-    /// Its port.
+    /// The endpoint's port.
     pub(super) at: At,
     /// The description for the machine.
     endpoint: Endpoint,
-    /// The index of its P_Key, and the number of its queue pair's receives.
+    /// The index of the endpoint's P_Key, and the number of its queue pair's receives.
     shape: (u16, u32),
 }
 
 impl Planned {
-    /// Returns its partition.
+    /// Returns the endpoint's partition.
     pub(super) fn pkey(&self) -> Pkey {
         self.endpoint.pkey
     }
 }
 
-/// The wanted endpoints: their partitions, and their names and addresses.
+/// The required endpoints: their partitions, and their names and addresses.
 type Wanted = BTreeMap<(At, Pkey), Vec<Address>>;
 
 impl Service {
@@ -85,7 +85,7 @@ impl Service {
         self.unmet = unmet;
     }
 
-    /// Tells the machine of a new or changed port.
+    /// Notifies the machine of a new or changed port.
     fn set_port(&mut self, at: At, seen: Seen) {
         let id = self.devices.id(at);
         let to = Administration { lid: seen.port.sm_lid, sl: seen.port.sm_sl };
@@ -172,7 +172,7 @@ impl Service {
         self.busy.remove(&id);
     }
 
-    /// Tells the machine of endpoints that are new, have changed, or are gone.
+    /// Notifies the machine of endpoints that are new, have changed, or are gone.
     fn set_endpoints(&mut self, wanted: &Wanted) {
         let mut kept = BTreeSet::new();
         for ((at, pkey), addresses) in wanted {
@@ -290,7 +290,7 @@ fn sources(kind: DeviceKind, addresses: &[Address]) -> Vec<Address> {
     addresses.iter().copied().chain(ips.map(|ip| Gid::from(ip).into())).collect()
 }
 
-/// Returns the names that the file of addresses would contain if there is none, as `ib_acme -A` writes them.
+/// Returns the names for a host without a file of addresses, those that `ib_acme -A` would write into it.
 fn generated(found: &BTreeMap<At, Seen>, host: &str) -> Vec<Assignment> {
     let named: Vec<names::Port<'_>> = found.iter().map(named).collect();
     let ports: Vec<(&At, &Seen)> = found.iter().collect();
@@ -307,7 +307,7 @@ fn named<'a>((at, seen): (&At, &'a Seen)) -> names::Port<'a> {
     names::Port { device: &seen.device, is_active: seen.port.is_active, is_of_subnet }
 }
 
-/// Returns the endpoint of a line of the file of addresses, or the reason why there is none now. Device names are case-insensitive, as
+/// Returns the endpoint of a line of the file of addresses, or the reason why it has none now. Device names are case-insensitive, as
 /// for ibacm.
 fn endpoint_of(found: &BTreeMap<At, Seen>, line: &Assignment) -> Result<(At, Pkey), String> {
     let Assignment { device, port, .. } = line;
@@ -351,8 +351,8 @@ pub(crate) fn unmet(found: &BTreeMap<At, Seen>, file: &Assignments, path: &Path)
     report
 }
 
-/// Returns the wanted endpoints: those that the file of addresses names, and those that have the host's IP addresses. Each address of
-/// the host belongs to the first port of a kind that has it, in the default partition.
+/// Returns the required endpoints: those that the file of addresses names, and those that have the host's IP addresses. Each address
+/// of the host belongs to the first port of a kind that has it, in the default partition.
 fn wanted(found: &BTreeMap<At, Seen>, assignments: &[Assignment]) -> Wanted {
     let mut wanted = Wanted::new();
     let mut known = BTreeSet::new();

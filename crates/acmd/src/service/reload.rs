@@ -1,4 +1,4 @@
-//! Reading files again, and opening the sockets that options ask for.
+//! Reads files again, and opens the sockets that options require.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -75,7 +75,7 @@ impl Service {
         publish(&self.sources, &self.config.options)
     }
 
-    /// Creates the sockets that the options ask for, in place of the previous ones. One that systemd has created
+    /// Creates the sockets that the options require, in place of the previous ones. A socket that systemd has created
     /// stays.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ pub struct Client {
     shared: Arc<Shared>,
     /// The connection for route tables. It ends with the fabric.
     watched: TcpStream,
-    /// How long the bridge may be without clients if it need not stay.
+    /// Time that the bridge may be without clients if it need not stay.
     idle_exit: Option<Duration>,
     /// Closes the sockets of refused clients, and descriptors that they sent.
     closer: Closer,
@@ -50,7 +50,7 @@ pub(super) struct Shared {
     clients: Clients,
 }
 
-/// How to connect to the other machine.
+/// The connection to the other machine.
 #[derive(Debug)]
 pub(super) struct Way {
     to: SocketAddr,
@@ -97,11 +97,11 @@ impl Client {
         Ok(Self { listener, shared, watched, idle_exit, closer })
     }
 
-    /// Serves until it is told to end, or has no clients and need not stay, or can no longer reach the fabric. Then it
-    /// ends its clients' connections.
+    /// Serves until it is requested to end, or has no clients and need not stay, or can no longer reach the fabric.
+    /// Then ends its clients' connections.
     ///
     /// # Errors
-    /// When it cannot wait for clients.
+    /// An error if it cannot wait for clients.
     pub fn run(mut self) -> Result<(), FabricError> {
         let watch = watch::start(&self.shared, &self.watched);
         let watch = watch.map_err(|e| FabricError::io("start a thread", e))?;

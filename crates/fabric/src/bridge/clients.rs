@@ -16,6 +16,7 @@ pub(super) struct Clients {
     shares: Shares,
 }
 
+/// The clients, and when they were last in use.
 #[derive(Debug)]
 struct All {
     /// The clients, by numbers that are not reused.
@@ -23,7 +24,7 @@ struct All {
     next: u64,
     /// Whether a client ever greeted.
     served: bool,
-    /// When the last client that had greeted left.
+    /// Time when the last client that had greeted left.
     left: Instant,
 }
 

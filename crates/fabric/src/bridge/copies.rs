@@ -124,7 +124,7 @@ impl Copies {
     /// Applies a part of an update, without waiting for any host. Entries for hosts that are gone are ignored.
     ///
     /// # Errors
-    /// If the message is not an update.
+    /// An error if the message is not an update.
     pub(super) fn update(&self, message: &[u8]) -> io::Result<()> {
         let TableUpdate { connection, entries, sequence } =
             socket::decode(message).map_err(io::Error::other)?;
@@ -144,7 +144,7 @@ impl Copies {
         let Some(sequence) = sequence else { return Ok(()) };
         made.sequence = sequence;
         for copy in std::mem::take(&mut made.parts) {
-            // The fabric forgets earlier routes once no process counts by them.
+            // The fabric drops earlier routes once no process counts by them.
             copy.has_changed.store(true, Ordering::Relaxed);
             made.is_due = true;
         }
@@ -156,7 +156,7 @@ impl Copies {
     /// Waits until an update was applied.
     ///
     /// # Errors
-    /// When there are no more updates.
+    /// When no more updates can be received.
     pub(super) fn wait_for(&self, sequence: u64) -> io::Result<()> {
         let mut made = self.made.lock();
         while made.sequence < sequence {
@@ -313,7 +313,7 @@ impl Copy {
         for rows in rows.chunks(MOST_ROWS) {
             tell(&AttachmentRequest::Counted { rows: rows.to_vec() })?;
         }
-        // A longer list is not sent, so the fabric forgets none of the routes.
+        // A longer list is not sent, so the fabric drops none of the routes.
         if (anyway || !rows.is_empty()) && open.len() <= MOST_WAYS {
             tell(&AttachmentRequest::CountBy { made, ways: open.into_iter().collect() })?;
         }
@@ -330,7 +330,7 @@ mod tests {
 
     use super::*;
 
-    /// Longer than anything takes.
+    /// Longer than anything in these tests takes.
     const LONG: Duration = Duration::from_secs(30);
 
     /// Returns both ends of a connection to the fabric.
@@ -386,7 +386,7 @@ mod tests {
         let report = || {
             hosts.each_ref().map(|(copy, theirs)| {
                 copies.report(copy, false).unwrap();
-                // Sent after the report, if there is one.
+                // Sent after the report, if any.
                 let end = AttachmentRequest::CountBy { made: u64::MAX, ways: Vec::new() };
                 copy.send(&postcard::to_stdvec(&end).unwrap()).unwrap();
                 let made = told(theirs);
@@ -440,7 +440,7 @@ mod tests {
             scope.spawn(move || copies.report_until_end());
             scope.spawn(move || {
                 update(copies, 1, 1);
-                // Perhaps a report of the first, and in any case several of the other.
+                // Perhaps one report of the first host, and in any case several of the other.
                 for sequence in 2..=4 {
                     update(copies, 2, sequence);
                     while told(&theirs) < sequence {}

@@ -28,7 +28,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Returns its address.
+    /// Returns the machine's address.
     pub(crate) fn far(&self) -> IpAddr {
         self.far
     }
@@ -59,6 +59,7 @@ impl Machine {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machines(Arc<Mutex<All>>);
 
+/// The machines by their random numbers.
 #[derive(Debug, Default)]
 struct All {
     known: HashMap<[u8; 16], Weak<Machine>>,
@@ -66,7 +67,7 @@ struct All {
 }
 
 impl Machines {
-    /// Returns the machine of a connection. None if there are too many.
+    /// Returns the machine of a connection. Returns none if there are too many.
     pub(super) fn of(&self, id: [u8; 16], far: IpAddr, near: IpAddr) -> Option<Arc<Machine>> {
         let mut all = self.0.lock();
         if let Some(known) = all.known.get(&id).and_then(Weak::upgrade) {

@@ -10,11 +10,11 @@ use std::time::Duration;
 use rdmux_runtime::socket::{self, MAX_MESSAGE};
 use rustix::net::sockopt;
 
-/// How long without a sign of life the other machine counts as gone.
+/// Time without a message after which the other machine counts as gone.
 const GONE: Duration = Duration::from_secs(30);
 /// The idle time before a keep-alive probe.
 const QUIET: Duration = Duration::from_secs(10);
-/// How long a handshake may take.
+/// The maximum time of a handshake.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// Sets up a connection whose other machine may vanish.

@@ -18,7 +18,7 @@ use crate::{FabricDir, FabricError};
 
 /// Maximum number of connections from other machines.
 pub(super) const MAX_CONNECTIONS: usize = 1024;
-/// How long the fabric may take to accept a connection at its Unix socket.
+/// Time that the fabric may take to accept a connection at its Unix socket.
 const ACCEPT: Duration = Duration::from_secs(10);
 
 /// Listens for other machines, until it is dropped.
@@ -67,7 +67,8 @@ impl Drop for Server {
     }
 }
 
-/// Accepts until told to stop. Each connection has its own threads, which end with the fabric's sockets.
+/// Accepts connections until the server ends. Each connection has its own threads, which end with the
+/// fabric's sockets.
 fn listen(
     listener: &TcpListener,
     stop: &Doorbell,

@@ -8,7 +8,7 @@ use rdmux_link::Doorbell;
 /// The state of a bridge, which any thread may change.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Whether it stays when it has no clients.
+    /// Whether the bridge stays when it has no clients.
     stays: AtomicBool,
     ending: AtomicBool,
     changed: Doorbell,

@@ -20,7 +20,7 @@ pub(super) struct Watch {
 /// the fabric.
 ///
 /// # Errors
-/// When there is no thread or no descriptor left.
+/// When no thread or descriptor is left.
 pub(super) fn start(shared: &Arc<Shared>, tcp: &TcpStream) -> io::Result<Watch> {
     tcp.set_read_timeout(None)?;
     let mut watch =

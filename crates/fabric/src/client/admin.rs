@@ -24,11 +24,11 @@ const MAX_ANSWER: u64 = 256 << 20;
 /// The configuration of a fabric to be brought up.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// How the fabric is brought up.
+    /// The setup with which the fabric is brought up.
     pub setup: Setup,
     /// The fabric's nodes and cables, if it starts without previous state: without LIDs.
     pub topology: Option<Topology>,
-    /// For a bridge: the secret of the other machine's fabric.
+    /// The secret of the other machine's fabric, for a bridge.
     pub secret: Option<Vec<u8>>,
 }
 
@@ -182,7 +182,7 @@ pub fn tables(options: &ConnectOptions, fabric: &FabricName) -> Result<Tables, F
     ask(options, fabric, &AdminRequest::Tables, "get the fabric's forwarding tables")
 }
 
-/// Connects two free ports with a cable. Returns a message that says which.
+/// Connects two free ports with a cable. Returns a message that names them.
 ///
 /// # Errors
 /// [`FabricError::Refused`], [`FabricError::NotUp`] and those of the connection.
@@ -196,7 +196,7 @@ pub fn plug(
     ask(options, fabric, &request, &format!("plug {a} to {b}"))
 }
 
-/// Removes a cable. Returns a message that says which.
+/// Removes a cable. Returns a message that names it.
 ///
 /// # Errors
 /// As [`plug`].
@@ -208,7 +208,7 @@ pub fn unplug(
     ask(options, fabric, &AdminRequest::Unplug(end.clone()), &format!("unplug {end}"))
 }
 
-/// Takes the links between two nodes down, or up again. Returns a message that says which.
+/// Takes the links between two nodes down, or up again. Returns a message that names them.
 ///
 /// # Errors
 /// As [`plug`].
@@ -224,7 +224,7 @@ pub fn link(
     ask(options, fabric, &request, &format!("take the link of {a} and {b} {way}"))
 }
 
-/// Resets a switch. Returns a message that says which.
+/// Resets a switch. Returns a message that names it.
 ///
 /// # Errors
 /// As [`plug`].
@@ -251,7 +251,7 @@ pub fn fault(
     ask(options, fabric, &request, &format!("inject a fault at {at}"))
 }
 
-/// Changes the GUID of a node's system. Returns a message that says which.
+/// Changes the GUID of a node's system. Returns a message that names the node.
 ///
 /// # Errors
 /// As [`plug`].

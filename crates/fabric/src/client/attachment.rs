@@ -76,21 +76,21 @@ impl Attachment {
         Self { link, routes: fds.into_iter().next() }
     }
 
-    /// Returns the route table of the port, for [`rdmux_link::routes::RouteView::map`], which says where packets with data are sent. It is
-    /// empty until [`set_endpoint`](Self::set_endpoint) was answered, and keeps its last state when the fabric is gone. None if the fabric
-    /// has no memory for it: such a host is managed, but has no data.
+    /// Returns the route table of the port, for [`rdmux_link::routes::RouteView::map`], which contains the destinations of packets with
+    /// data. It is empty until [`set_endpoint`](Self::set_endpoint) was answered, and keeps its last state when the fabric is gone.
+    /// Returns none if the fabric has no memory for it: such a host is managed, but has no data.
     pub fn routes(&self) -> Option<&OwnedFd> {
         self.routes.as_ref()
     }
 
-    /// Tells the fabric the loopback address where this host receives packets for the port; whether it receives them at all addresses of
-    /// the machine, so that hosts of other machines may send them; and whether it receives groups by the machine's IP multicast, which is
-    /// only possible if it receives packets at no other address. From the next update on, which is the answer, its route table is kept up
-    /// to date, and other hosts' tables have routes to it. May be called again.
+    /// Reports to the fabric the loopback address where this host receives packets for the port, whether it receives them at all
+    /// addresses of the machine, so that hosts of other machines may send them, and whether it receives groups by the machine's IP
+    /// multicast, which is only possible if it receives packets at no other address. From the next update on, which is the answer, its
+    /// route table is kept up to date, and other hosts' tables have routes to it. May be called again.
     ///
     /// # Errors
-    /// [`FabricError::Refused`] with `EOPNOTSUPP` if there is no table, and with `EINVAL` if the address is not a loopback address or the
-    /// port is 0; [`FabricError::Gone`] and those of the connection.
+    /// [`FabricError::Refused`] with `EOPNOTSUPP` if the host has no table, and with `EINVAL` if the address is not a loopback address
+    /// or the port is 0; [`FabricError::Gone`] and those of the connection.
     pub fn set_endpoint(
         &mut self,
         addr: SocketAddr,
@@ -113,7 +113,7 @@ impl Attachment {
         self.link.tell(&AttachmentRequest::Endpoint { addr, everywhere, multicast })
     }
 
-    /// Returns the next change of the port, if there is one. The descriptor is readable when there is.
+    /// Returns the next change of the port, if any. The descriptor is readable when one is available.
     ///
     /// # Errors
     /// [`FabricError::Gone`] and those of the connection.
@@ -121,8 +121,8 @@ impl Attachment {
         self.link.try_receive()
     }
 
-    /// Requests the state of the port, and waits for the next update. That update has any event that happened meanwhile;
-    /// another update then follows. An attachment that was made by [`begin`](Self::begin) never waits: it
+    /// Requests the state of the port, and waits for the next update. That update has any event that happened meanwhile,
+    /// and another update then follows. An attachment that was made by [`begin`](Self::begin) never waits: it
     /// [asks](Self::ask) and is polled.
     ///
     /// # Errors
@@ -140,9 +140,9 @@ impl Attachment {
         self.link.tell(&AttachmentRequest::Refresh)
     }
 
-    /// Registers the rows ([`rdmux_link::rows::Rows::create`]) in which a process of this host counts what it sends through the port, by
-    /// the route table's routes. The number of the process is the host's choice; its earlier rows are no longer read. Must be called before
-    /// the process sends.
+    /// Registers the rows ([`rdmux_link::rows::Rows::create`]) in which a process of this host counts the packets that it sends through the
+    /// port, by the route table's routes. The host chooses the number of the process. Its earlier rows are no longer read. Must be called
+    /// before the process sends.
     ///
     /// # Errors
     /// [`FabricError::Gone`] and those of the connection.

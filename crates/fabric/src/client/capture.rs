@@ -29,8 +29,8 @@ impl Capture {
         Ok(Self(link))
     }
 
-    /// Returns the next frame, if there is one: a [`FrameHeader`](rdmux_link::capture::FrameHeader) and an InfiniBand packet. The
-    /// descriptor is readable when there is.
+    /// Returns the next frame, if any: a [`FrameHeader`](rdmux_link::capture::FrameHeader) and an InfiniBand packet. The
+    /// descriptor is readable when one is available.
     ///
     /// # Errors
     /// [`FabricError::Gone`], also when the host whose owner captures here has released the port; those of the connection.

@@ -10,16 +10,16 @@ use rdmux_runtime::{UserDir, start};
 use crate::server::{Server, ServerHandle, ServerOptions};
 use crate::{Config, FabricDir, FabricError, FabricName};
 
-/// How long a fabric may take to answer before it counts as unresponsive.
+/// Time that a fabric may take to answer before it counts as unresponsive.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
-/// How many times a fabric may end between connect and greeting.
+/// The maximum number of fabrics that may end between connect and greeting.
 const ATTEMPTS: usize = 10;
 
-/// How to reach a fabric.
+/// The options for reaching a fabric.
 ///
-/// The fabric listens at `<runtime dir>/fabrics/<name>/sock`. If none does, one is started as
-/// `rdmux fabric serve NAME --on-demand`, by the program that [`start::program`] finds. If there is none, or
-/// `$RDMUX_EMBEDDED` is 1, the fabric runs in a thread of this process, where other processes reach it, too.
+/// The fabric listens at `<runtime dir>/fabrics/<name>/sock`. If none does, one is started as `rdmux fabric serve
+/// NAME --on-demand`, by the program that [`start::program`] finds. If none is found, or `$RDMUX_EMBEDDED` is 1,
+/// the fabric runs in a thread of this process, where other processes reach it, too.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// The runtime directory of the user's fabrics.
@@ -68,7 +68,7 @@ impl ConnectOptions {
                 None => self.start(&dir)?,
             };
             match socket.map(&open) {
-                // An idle fabric ended while we connected.
+                // An idle fabric ended during the connect.
                 None | Some(Err(FabricError::Gone { .. })) => {}
                 Some(other) => return other,
             }
@@ -92,7 +92,7 @@ impl ConnectOptions {
         }
         let started = self.start_locked(dir);
         match (connect_socket(dir, TIMEOUT)?, started) {
-            // If we could not start one, another process started it without the lock.
+            // If this process could not start one, another process started it without the lock.
             (Some(socket), _) => Ok(Some(socket)),
             (None, started) => started.map(|()| None),
         }

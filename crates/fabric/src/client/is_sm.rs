@@ -1,4 +1,4 @@
-//! A port's IsSM bit, which says that a subnet manager runs there.
+//! A port's IsSM bit, which is set while a subnet manager runs there.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

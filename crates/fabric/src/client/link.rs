@@ -25,7 +25,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Greets the fabric behind a socket. `what` says for the error what was tried.
+    /// Greets the fabric behind a socket. `what` names the operation in the error.
     ///
     /// # Errors
     /// [`FabricError::Refused`], [`FabricError::Version`] and those of the connection.
@@ -110,7 +110,7 @@ impl Link {
         self.tell_with(request, &[])
     }
 
-    /// Like [`tell`](Self::tell), with descriptors.
+    /// Sends like [`tell`](Self::tell), with descriptors.
     ///
     /// # Errors
     /// Those of the connection.
@@ -150,7 +150,7 @@ impl Link {
         }
     }
 
-    /// Returns the next message, if there is one.
+    /// Returns the next message, if any.
     ///
     /// # Errors
     /// Those of the connection.
@@ -159,7 +159,7 @@ impl Link {
         decoded.map_err(|e| self.broken(&e))
     }
 
-    /// Returns the bytes of the next message, if there is one.
+    /// Returns the bytes of the next message, if any.
     ///
     /// # Errors
     /// Those of the connection.

@@ -39,16 +39,16 @@ pub struct MadFile {
 pub enum Received {
     /// A whole record of this many bytes, including the header.
     Whole(usize),
-    /// A record of this many bytes, for which the buffer is too small. It stays; the buffer has the part that fits.
+    /// A record of this many bytes is longer than the buffer. It stays in the socket, and the buffer has the part that fits.
     TooLong(usize),
-    /// There is no record now.
+    /// No record is available now.
     Nothing,
 }
 
 /// A record that has arrived in part.
 #[derive(Debug, Default)]
 pub struct Partial {
-    /// As long as the record; empty if there is none.
+    /// A buffer as long as the record, or empty without one.
     record: Vec<u8>,
     filled: usize,
 }
@@ -176,7 +176,7 @@ impl MadFile {
         }
     }
 
-    /// Decodes the next record, if there is one. Waits for the rest of a long record.
+    /// Decodes the next record, if any. Waits for the rest of a long record.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -195,8 +195,9 @@ impl MadFile {
         }
     }
 
-    /// Like [`try_recv_mad`](Self::try_recv_mad), for a caller that must not block, with a file of [`begin`](Self::begin): the
-    /// part of a long record that has arrived is kept in `partial`, and a later call takes the rest.
+    /// Receives like [`try_recv_mad`](Self::try_recv_mad), for a caller that must not block, with a file of
+    /// [`begin`](Self::begin): the part of a long record that has arrived is kept in `partial`, and a later call takes the
+    /// rest.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -235,8 +236,8 @@ impl MadFile {
         sent.map(|_| ()).map_err(|e| self.broken(e))
     }
 
-    /// Reads the next record into a buffer of at least [`HEADER`] bytes, without waiting for one. The rest of a long
-    /// record is waited for. A record of at most [`FIRST`] bytes takes one system call if the buffer has that many.
+    /// Reads the next record into a buffer of at least [`HEADER`] bytes. Does not wait for a record, but waits for the
+    /// rest of a long one. A record of at most [`FIRST`] bytes takes one system call if the buffer has that many.
     ///
     /// # Errors
     /// [`FabricError::Gone`] when the fabric is gone, and others of the connection.
@@ -291,7 +292,7 @@ impl MadFile {
         Ok(Received::Whole(length))
     }
 
-    /// Waits until there is a record to read, or the fabric is gone.
+    /// Waits until a record is readable, or the fabric is gone.
     ///
     /// # Errors
     /// Those of poll(2).
@@ -324,7 +325,7 @@ impl MadFile {
 }
 
 impl AsFd for MadFile {
-    /// Returns the descriptor, which is readable when there is a record to read, or the fabric is gone.
+    /// Returns the descriptor, which is readable when a record is available, or the fabric is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.mads.as_fd()
     }

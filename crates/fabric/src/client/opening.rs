@@ -14,12 +14,12 @@ use crate::{FabricDir, FabricError, FabricName};
 pub enum Progress<T, P> {
     /// The fabric has answered.
     Done(T),
-    /// It has not answered yet: poll this again.
+    /// The fabric has not answered yet. The caller must poll this again.
     Pending(P),
 }
 
 /// A connection whose greeting was sent. The descriptor is readable when the fabric has answered, or is gone. Nothing
-/// here waits: timeouts are up to the caller.
+/// here waits: the caller must handle timeouts.
 #[derive(Debug)]
 pub(super) struct Opening {
     link: Link,
@@ -45,8 +45,8 @@ impl Opening {
         Ok(greeted.transpose()?.map(|link| Self { link }))
     }
 
-    /// Returns the connection and the fabric's answer, with its descriptors, or `self` if there is no answer yet. `what` says for the error
-    /// what was tried.
+    /// Returns the connection and the fabric's answer, with its descriptors, or `self` if no answer has arrived yet. `what` names the
+    /// operation in the error.
     ///
     /// # Errors
     /// [`FabricError::Refused`], [`FabricError::Version`] and those of the connection.

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 pub enum NodeRef {
     /// The GUID of the node or of a port.
     Guid(Guid),
-    /// Its name in the topology file, the name of the host that is attached there, or its description, if no
-    /// other node has the same.
+    /// The node's name in the topology file, the name of the host that is attached there, or the node's
+    /// description, if no other node has the same.
     Name(String),
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for End {
 /// A command's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminRequest {
-    /// Stay when there are no clients. Answer: [`Status`].
+    /// Stay without clients. Answer: [`Status`].
     Stay,
     /// Return the status. Answer: [`Status`].
     Status,
@@ -111,14 +111,14 @@ pub enum AdminRequest {
         at: End,
         /// The kind of fault.
         fault: Fault,
-        /// How many times in a row.
+        /// The number of resets in a row.
         times: u32,
     },
     /// Change the GUID of a node's system. Answer: text.
     SystemGuid {
         /// The node.
         node: NodeRef,
-        /// Its new SystemImageGUID.
+        /// The node's new SystemImageGUID.
         guid: Guid,
     },
     /// Reload the partitions from the stored options. Answer: text.
@@ -128,15 +128,15 @@ pub enum AdminRequest {
 /// The status of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Its name.
+    /// The name of the fabric.
     pub fabric: String,
-    /// Its process.
+    /// The process ID of the fabric.
     pub pid: u32,
-    /// Milliseconds since it came up.
+    /// Milliseconds since the fabric came up.
     pub uptime_ms: u64,
-    /// Whether it stays when there are no clients.
+    /// Whether the fabric stays when it has no clients.
     pub stays: bool,
-    /// The origin of its topology.
+    /// The origin of the fabric's topology.
     pub source: String,
     /// Whether adapters are only simulated, so that no host attaches.
     pub simulated: bool,
@@ -156,7 +156,7 @@ pub struct Status {
     pub attached: Vec<Attached>,
     /// Management interfaces that are open.
     pub files: Vec<FileStatus>,
-    /// The subnet manager that is part of the fabric, if there is one.
+    /// The subnet manager that is part of the fabric, if any.
     pub manager: Option<ManagerStatus>,
     /// Counters, by name.
     pub counters: Vec<(String, u64)>,
@@ -165,21 +165,22 @@ pub struct Status {
 /// The subnet manager that is part of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManagerStatus {
-    /// Its state: `discovering`, `standby`, `master` or `notactive`.
+    /// The state of the manager: `discovering`, `standby`, `master` or `notactive`.
     pub state: String,
-    /// The GUID of its port; zero until the port has answered.
+    /// The GUID of the manager's port, or zero until the port has answered.
     pub guid: Guid,
-    /// Its priority.
+    /// The priority of the manager.
     pub priority: u8,
     /// The GUID of the master's port, if known.
     pub master: Option<Guid>,
-    /// Its routing engine.
+    /// The routing engine of the manager.
     pub routing: RoutingEngine,
-    /// Whether it is sweeping the subnet now.
+    /// Whether the manager is sweeping the subnet now.
     pub sweeping: bool,
     /// Heavy sweeps as the master so far.
     pub sweeps: u64,
-    /// The file of its partitions. Without one all ports are full members of the default partition.
+    /// The file of the manager's partitions. Without one all ports are full members of the default
+    /// partition.
     pub partitions: Option<String>,
     /// The last sweep.
     pub last: Option<SweepStatus>,
@@ -188,17 +189,17 @@ pub struct ManagerStatus {
 /// A heavy sweep.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SweepStatus {
-    /// How many microseconds ago it ended.
+    /// Microseconds since the sweep ended.
     pub ago_us: u64,
-    /// How many microseconds it took.
+    /// Microseconds that the sweep took.
     pub took_us: u64,
     /// Nodes that it found.
     pub nodes: u64,
     /// Switches among them.
     pub switches: u64,
-    /// How many attributes it set.
+    /// The number of attributes that the sweep set.
     pub sets: u64,
-    /// How many problems there were.
+    /// The number of problems that the sweep found.
     pub problem_count: u64,
     /// The first problems: where, and what.
     pub problems: Vec<String>,
@@ -209,13 +210,13 @@ pub struct SweepStatus {
 pub struct Attached {
     /// The host's name.
     pub host: String,
-    /// The PID of its process; 0 if the kernel does not show it to the fabric.
+    /// The PID of the host's process, or 0 if the kernel does not show it to the fabric.
     pub pid: i32,
-    /// Its adapter's description.
+    /// The description of the host's adapter.
     pub adapter: String,
     /// The adapter's node GUID.
     pub guid: Guid,
-    /// The number of its port.
+    /// The number of the adapter's port.
     pub port: u8,
     /// The port's LID; 0 if it has none.
     pub lid: Lid,
@@ -252,17 +253,17 @@ pub struct Snapshot {
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
-    /// Whether it is a switch.
+    /// Whether the node is a switch.
     pub is_switch: bool,
-    /// Its name in the topology file.
+    /// The node's name in the topology file.
     pub id: String,
-    /// Its description.
+    /// The node's description.
     pub description: String,
-    /// Its node GUID.
+    /// The node's GUID.
     pub guid: Guid,
     /// The host that is attached there.
     pub host: Option<String>,
-    /// Its ports. Those of a switch begin with port 0.
+    /// The node's ports. Those of a switch begin with port 0.
     pub ports: Vec<PortView>,
 }
 
@@ -277,17 +278,17 @@ pub fn ambiguous(name: &str, a: (&str, Guid), b: (&str, Guid)) -> String {
 /// A port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortView {
-    /// Its number.
+    /// The port's number.
     pub number: u8,
-    /// Its GUID; that of a switch is the node's.
+    /// The port's GUID. That of a switch is the node's.
     pub guid: Guid,
-    /// Its LID; 0 if it has none, like external ports of switches.
+    /// The port's LID, or 0 if it has none, like external ports of switches.
     pub lid: Lid,
-    /// Its LMC.
+    /// The port's LMC.
     pub lmc: u8,
-    /// Its state (IBTA 14.2.5.6): 1 Down, 2 Init, 3 Armed, 4 Active.
+    /// The port's state (IBTA 14.2.5.6): 1 Down, 2 Init, 3 Armed, 4 Active.
     pub state: u8,
-    /// Whether a subnet manager runs there.
+    /// Whether a subnet manager runs at the port.
     pub is_sm: bool,
 }
 

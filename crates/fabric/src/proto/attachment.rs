@@ -12,15 +12,15 @@ use super::update::RowEntry;
 /// Maximum number of ports of a host's adapter, as in libibumad (`UMAD_CA_MAX_PORTS`).
 pub const MAX_PORTS: u8 = 10;
 
-/// The port of its adapter that a host attaches.
+/// The port of an adapter that a host attaches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPort {
-    /// Its number, from 1.
+    /// The port's number, from 1.
     pub number: u8,
-    /// How many ports the host's adapter has.
+    /// The number of ports of the host's adapter.
     pub of: u8,
-    /// The numbers of its ports that are on this fabric, including this one. The others are on another fabric, which has the same node,
-    /// and have no cable here.
+    /// The numbers of the adapter's ports that are on this fabric, including this one. The others are on another fabric, which has the
+    /// same node, and have no cable here.
     pub here: Vec<u8>,
 }
 
@@ -95,17 +95,17 @@ pub enum AttachmentRequest {
 /// A packet with a key that does not match ([`rdmux_link::ib::KeyViolation`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
-    /// The rule that it violates.
+    /// The rule that the packet violates.
     pub kind: ViolationKind,
-    /// Its source LID.
+    /// The packet's source LID.
     pub slid: Lid,
-    /// Its destination LID.
+    /// The packet's destination LID.
     pub dlid: Lid,
-    /// Its service level.
+    /// The packet's service level.
     pub sl: u8,
     /// The P_Key or Q_Key.
     pub key: u32,
-    /// The queue pair that sent it; 0 if the packet does not say.
+    /// The queue pair that sent the packet, or 0 if the packet does not contain it.
     pub src_qpn: u32,
     /// The destination queue pair.
     pub dst_qpn: u32,
@@ -120,7 +120,7 @@ pub enum ViolationKind {
     Pkey,
     /// A received packet has a Q_Key that is not that of its queue pair: trap 258.
     Qkey,
-    /// A packet to be sent is in a partition that a switch on the path does not let through: trap 259.
+    /// A packet to send is in a partition that a switch on the path drops: trap 259.
     SwitchPkey,
 }
 
@@ -140,11 +140,11 @@ impl From<&KeyViolation> for Violation {
 /// The adapter that a host has attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Described {
-    /// Its node GUID: the host's own if the adapter is new.
+    /// The adapter's node GUID: the host's own if the adapter is new.
     pub node_guid: Guid,
     /// GUID of its system.
     pub system_guid: Guid,
-    /// Its description.
+    /// The adapter's description.
     pub description: String,
     /// Vendor ID, 24 bits.
     pub vendor_id: u32,
@@ -152,8 +152,8 @@ pub struct Described {
     pub device_id: u16,
     /// Hardware revision.
     pub revision: u32,
-    /// Whether hosts on other machines can be on the fabric: then the host receives packets at all addresses of its
-    /// machine.
+    /// Whether hosts on other machines can be on the fabric, so that the host must receive packets at all addresses of
+    /// its machine.
     pub is_joined: bool,
     /// The state of the port.
     pub port: PortFacts,
@@ -164,12 +164,12 @@ pub struct Described {
 pub struct PortUpdate {
     /// The events of the port, in order, each kind at most once. Empty in the answer to a request.
     pub events: Vec<PortEvent>,
-    /// Its present state.
+    /// The port's present state.
     pub port: PortFacts,
 }
 
 impl PortUpdate {
-    /// Returns whether it answers a request, rather than reporting events.
+    /// Returns whether the update answers a request, rather than reporting events.
     pub fn is_answer(&self) -> bool {
         self.events.is_empty()
     }

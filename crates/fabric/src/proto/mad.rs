@@ -157,7 +157,7 @@ enum Partial {
 pub enum Came<'m> {
     /// The whole record.
     Whole(&'m [u8]),
-    /// The first message of a record for which its user has no room. The others are skipped.
+    /// The first message of a record that exceeds its user's room. The others are skipped.
     Refused(&'m [u8]),
 }
 

@@ -68,16 +68,16 @@ pub enum Role {
         host: String,
         /// The GUID of the host's node: a new adapter gets it, and by it the host gets its earlier adapter again.
         node_guid: Guid,
-        /// The port of its adapter.
+        /// The port of the host's adapter.
         port: HostPort,
     },
     /// A program opens the management interface of a port. Reply: [`FileReply::Opened`].
     OpenFile(PortRef),
     /// The connection for the datagrams of a file. Reply: empty.
     Mads {
-        /// From [`FileReply::Opened`].
+        /// The file, from [`FileReply::Opened`].
         file: u64,
-        /// From [`FileReply::Opened`].
+        /// The key, from [`FileReply::Opened`].
         key: [u8; 16],
     },
     /// A subnet manager sets the port's IsSM bit until the connection ends. Only one at a time has it. Reply: empty, or
@@ -101,9 +101,9 @@ pub enum Role {
 /// A port, in a client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRef {
-    /// Its node.
+    /// The node of the port.
     pub node: NodeRef,
-    /// Its number: 1 for most adapters, 0 for a switch.
+    /// The port's number: 1 for most adapters, 0 for a switch.
     pub port: u8,
 }
 
@@ -129,9 +129,9 @@ impl Failure {
 /// The reason why a greeting is not accepted.
 #[derive(Debug)]
 pub enum BadGreeting {
-    /// It is of another version.
+    /// The greeting is of another version.
     Version(u32),
-    /// It does not decode.
+    /// The greeting does not decode.
     Malformed(MessageError),
 }
 

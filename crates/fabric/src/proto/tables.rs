@@ -13,7 +13,7 @@ pub struct Tables {
 /// The forwarding tables of a switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchTables {
-    /// The index of its node in [`Snapshot::nodes`](super::Snapshot::nodes).
+    /// The index of the switch's node in [`Snapshot::nodes`](super::Snapshot::nodes).
     pub node: u32,
     /// The port of each unicast LID from 0 to LinearFDBTop (IBTA 14.2.5.4); 255 if there is no route.
     pub linear: Vec<u8>,

@@ -24,24 +24,24 @@ pub struct TableUpdate {
 pub enum Entry {
     /// The state of the host's own port.
     Own {
-        /// Whether it is active.
+        /// Whether the port is active.
         active: bool,
-        /// Its base LID.
+        /// The port's base LID.
         lid: Lid,
         /// The number of path bits in the LID.
         lmc: u8,
         /// Code of its MTU.
         mtu: u8,
-        /// The prefix of its GIDs.
+        /// The prefix of the port's GIDs.
         gid_prefix: u64,
-        /// Its GUID.
+        /// The port's GUID.
         port_guid: Guid,
-        /// Its P_Keys, up to the last one.
+        /// The port's P_Keys, up to the last one.
         pkeys: Vec<Pkey>,
     },
     /// The address where another host receives packets.
     Peer {
-        /// Its number in the table.
+        /// The peer's number in the table.
         id: u16,
         /// The peer; none if it is gone.
         peer: Option<PeerEntry>,
@@ -57,7 +57,7 @@ pub enum Entry {
     },
     /// The routes to the members of a group.
     Group {
-        /// Its LID.
+        /// The group's LID.
         mlid: Lid,
         /// The id under which packets are counted.
         id: u64,
@@ -80,7 +80,7 @@ pub struct PeerEntry {
 }
 
 impl From<&Peer> for PeerEntry {
-    /// Whether it receives groups by its machine's IP multicast is left out, because that is another machine.
+    /// The entry omits whether the peer receives groups by its machine's IP multicast, because that is another machine.
     fn from(&Peer { addr, port_guid, lid, lmc, multicast: _ }: &Peer) -> Self {
         Self { addr, port_guid, lid, lmc }
     }
@@ -118,6 +118,7 @@ impl Entry {
     /// Maximum number of routes of a group in an entry.
     pub(crate) const WAYS: usize = 512;
 
+    /// Makes the entry of the port's own properties.
     pub(crate) fn own(port: &OwnPort) -> Self {
         let OwnPort { active, lid, lmc, mtu, gid_prefix, port_guid, multicast: _, pkeys } = port;
         let used = pkeys.iter().rposition(|key| *key != Pkey(0)).map_or(0, |last| last + 1);
@@ -132,15 +133,17 @@ impl Entry {
         }
     }
 
+    /// Makes the entry of a peer.
     pub(crate) fn peer(id: PeerId, peer: Option<&Peer>) -> Self {
         Self::Peer { id: id.get(), peer: peer.map(PeerEntry::from) }
     }
 
+    /// Makes the entry of a unicast LID.
     pub(crate) fn route(dlid: Lid, route: &Route) -> Self {
         Self::Route { dlid, id: route.id.0, way: route.way.as_ref().map(WayEntry::from) }
     }
 
-    /// Makes the entries of a group. All but the last say that more follow.
+    /// Makes the entries of a group. All but the last are marked as continued.
     pub(crate) fn group(mlid: Lid, id: RouteId, ways: &[Way]) -> Vec<Self> {
         let mut parts: Vec<Vec<WayEntry>> =
             ways.chunks(Self::WAYS).map(|part| part.iter().map(WayEntry::from).collect()).collect();
@@ -149,7 +152,7 @@ impl Entry {
         parts.into_iter().map(|ways| part(ways, true)).chain([part(last, false)]).collect()
     }
 
-    /// Returns the most bytes that it takes in a message.
+    /// Returns the maximum number of bytes that the entry takes in a message.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Own { pkeys, .. } => 64 + 4 * pkeys.len(),
@@ -252,6 +255,7 @@ impl RowEntry {
         }
     }
 
+    /// Returns the key of the counts.
     pub(crate) fn counted(&self) -> Counted {
         let &Self { route, dlid, sl, pkey, payload, .. } = self;
         if dlid == Lid::NONE {

@@ -24,23 +24,25 @@ const FIRST: u64 = 16;
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: Foreign,
-    /// 0 if the kernel does not show the process to us.
+    /// The process ID, or 0 if the kernel does not show the process to the fabric.
     pub(super) pid: i32,
     pub(super) uid: u32,
+    /// Queued messages for the client.
     pub(super) out: Outgoing,
+    /// The purpose of the connection.
     pub(super) part: Part,
-    /// Its origin, if that is another machine.
+    /// The connection's origin, if that is another machine.
     pub(super) place: Option<Place>,
-    /// Whether the poller watches it for reading, and for writing.
+    /// Whether the poller watches the connection for reading, and for writing.
     pub(super) watched: (bool, bool),
-    /// Whether records are to be sent to it at the end of the turn.
+    /// Whether records must be sent to the connection at the end of the turn.
     pub(super) due: bool,
 }
 
 /// The purpose of a connection.
 #[derive(Debug)]
 pub(super) enum Part {
-    /// It has not greeted.
+    /// The client has not greeted.
     New,
     /// A host has attached this port. `guid` is the host's own, `pending` the events of the port
     /// since the last update.
@@ -75,7 +77,7 @@ impl Connection {
         })
     }
 
-    /// Returns whether it is from this process, whose bridge knows its origin.
+    /// Returns whether the connection is from this process, whose bridge knows its origin.
     pub(super) fn is_own(&self) -> bool {
         u32::try_from(self.pid).is_ok_and(|pid| pid == std::process::id())
     }

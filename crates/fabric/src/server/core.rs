@@ -54,7 +54,7 @@ pub(super) struct Core {
     pub(super) scratch: Vec<u8>,
     /// Connections of programs to which records are sent at the end of the turn.
     pub(super) due: Vec<ConnectionId>,
-    /// Whether it stays when it has no clients.
+    /// Whether the fabric stays when it has no clients.
     pub(super) stays: bool,
     users: Vec<u32>,
     served: bool,
@@ -152,11 +152,12 @@ impl Core {
         self.stopping
     }
 
-    /// Returns whether it has no clients, and need not stay.
+    /// Returns whether the fabric has no clients, and need not stay.
     pub(super) fn is_idle(&self) -> bool {
         !self.stays && self.connections.is_idle()
     }
 
+    /// Returns whether the fabric has had a client.
     pub(super) fn has_served(&self) -> bool {
         self.served
     }
@@ -183,6 +184,7 @@ impl Core {
         self.store.save_if_due(&self.dir, self.world.subnet());
     }
 
+    /// Stores the subnet before the fabric ends.
     pub(super) fn shut_down(&mut self) {
         self.store.save(&self.dir, self.world.subnet());
     }
@@ -315,7 +317,7 @@ impl Core {
                 let place = c.place.as_ref().filter(|_| matches!(c.part, Part::Tables));
                 place.is_some_and(|place| place.machine.is(&machine))
             };
-            // If there is none, the bridge is ending, and its hosts with it.
+            // If none is left, the bridge is ending, and its hosts with it.
             let its = self.connections.iter().find(|(_, c)| is_its(c)).map(|(id, _)| id);
             let Some((id, c)) = its.and_then(|id| Some((id, self.connections.get_mut(id)?))) else {
                 continue;
@@ -356,6 +358,7 @@ impl Core {
         ))
     }
 
+    /// Sets the purpose of a connection.
     pub(super) fn become_part(&mut self, id: ConnectionId, part: Part) {
         if let Some(connection) = self.connections.get_mut(id) {
             connection.part = part;

@@ -1,7 +1,7 @@
 //! Adds the packets that hosts have counted to the counters of the ports on their routes.
 //!
 //! Each route in a host's table has an ID, under which the host's processes count ([`rdmux_link::rows`]). The ports on a route are kept
-//! here under its id until no process counts under it any more. The rows are read when a client asks for ports' counters, before a port's
+//! here under its id until no process counts under it any more. The rows are read when a client requests ports' counters, before a port's
 //! counters are set, and when routes have changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,8 +19,8 @@ use crate::bridge::Machine;
 use crate::process_rows::{self, MAX_PROCESSES, ProcessRows};
 use crate::proto::RowEntry;
 
-/// How long a route is kept at least after it was removed from tables, because a process may count by it whose rows the host has sent,
-/// but the fabric has not received yet.
+/// The minimum time for which a route is kept after it was removed from tables, because a process may count by it whose rows the
+/// host has sent, but the fabric has not received yet.
 const KEPT: Duration = Duration::from_secs(2);
 
 /// The ids of routes, and the rows of the processes that count by them.
@@ -184,7 +184,7 @@ impl Counts {
         }
     }
 
-    /// Reads only the rows of ports whose routes have changed, so that retired routes can be forgotten. The tables must have been
+    /// Reads only the rows of ports whose routes have changed, so that retired routes can be dropped. The tables must have been
     /// changed before.
     pub(super) fn read_changed(&mut self, subnet: &mut Subnet) {
         for port in std::mem::take(&mut self.changed) {

@@ -5,7 +5,7 @@ macro_rules! counts {
         /// A counter of the fabric.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Count { $(#[doc = $doc] $variant,)* }
-        /// Their names, in the same order.
+        /// The names of the counters, in the same order.
         const NAMES: &[&str] = &[$($name,)*];
     };
 }

@@ -277,7 +277,7 @@ impl Core {
         }
     }
 
-    /// Handles a manager's release of a port: the next waiting one that can be told gets it.
+    /// Handles a manager's release of a port: the next waiting one that can be notified gets it.
     pub(super) fn clear_is_sm(&mut self, port: PortId, file: FileId) {
         let waits = |part: &Part| matches!(part, Part::IsSm { port: p, file: None } if *p == port);
         let waiting = self.connections.iter().filter(|(_, c)| waits(&c.part)).map(|(id, _)| id);
@@ -292,7 +292,7 @@ impl Core {
             if self.welcome(next, Ok(())).is_ok() {
                 return;
             }
-            // `close` would recurse here for each manager that cannot be told.
+            // `close` would recurse here for each manager that cannot be notified.
             self.remove(next);
             self.close_is_sm(file);
         }
@@ -305,8 +305,8 @@ impl Core {
         world.close(&mut programs, now, file);
     }
 
-    /// Tells the subnet whether a program or host uses a port. If none does, the port's agents answer in its
-    /// place.
+    /// Informs the subnet whether a program or host uses a port. If none does, the port's agents answer
+    /// instead.
     pub(super) fn serve_port(&mut self, port: PortId) {
         let on_port = |part: &Part| match part {
             Part::Control(file) => self.world.umad().port(*file) == Some(port),

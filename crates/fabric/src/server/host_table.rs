@@ -37,7 +37,8 @@ struct Far {
 }
 
 impl Table {
-    /// Makes a table on the fabric with this number. Returns it with its descriptor for a host of this machine.
+    /// Makes a table on the fabric with this number. Returns the table, and its descriptor for a host of this
+    /// machine.
     ///
     /// # Errors
     /// Errors of memory and descriptors.

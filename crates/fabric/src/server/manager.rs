@@ -48,6 +48,7 @@ pub(super) struct Managed {
     events: Vec<Event>,
 }
 
+/// The datagrams and events that the manager produced.
 #[derive(Debug, Default)]
 struct Out {
     sent: VecDeque<(UserAddress, Box<Mad>)>,
@@ -152,6 +153,7 @@ impl Managed {
             && packet.mad[TID] == [0; 4]
     }
 
+    /// Handles a response to a request of the manager.
     pub(super) fn handle_answer(&mut self, now: Time, packet: &MadPacket) {
         let from = UserAddress::smi(packet.slid);
         self.manager.handle_mad(now, &from, &packet.mad, &mut self.out);
@@ -189,7 +191,7 @@ impl Core {
         }
     }
 
-    /// Returns the status of the embedded manager, if there is one.
+    /// Returns the status of the embedded manager, if any.
     pub(super) fn manager_status(&self) -> Option<ManagerStatus> {
         let manager = self.world.manager()?;
         let status = manager.status();

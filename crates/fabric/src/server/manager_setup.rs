@@ -16,7 +16,7 @@ use crate::FabricError;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ManagerSetup {
-    /// Whether there is none: a program on a host manages the subnet, or the subnet is not managed.
+    /// Whether the fabric has no manager: a program on a host manages the subnet, or the subnet is not managed.
     pub off: bool,
     /// The priority, 0 to 15: of several managers the one with the highest is the master.
     pub priority: u8,
@@ -28,10 +28,10 @@ pub struct ManagerSetup {
     pub sweep_ms: Option<u64>,
     /// Milliseconds between a standby's polls of the master; 10 s if absent.
     pub poll_ms: Option<u64>,
-    /// The M_Key that ports are given, and that is presented to them; 0 protects nothing.
+    /// The M_Key that is set on ports, and presented to them. 0 protects nothing.
     #[serde(with = "hex")]
     pub m_key: Mkey,
-    /// How ports react to a wrong M_Key, 0 to 3: see [`manager::Config::mkey_protect`].
+    /// The ports' reaction to a wrong M_Key, 0 to 3: see [`manager::Config::mkey_protect`].
     pub m_key_protect: u8,
     /// Seconds without a correct M_Key after which a port is no longer protected; 0 is never.
     pub m_key_lease: u16,

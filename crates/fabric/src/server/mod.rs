@@ -3,8 +3,8 @@
 //! In reading order: [`Server`] (here) waits for events and dispatches them; `core` holds the state and handles clients that connect and
 //! leave; `serving` receives their messages; `world` is the subnet and the programs' agents, and carries datagrams between them; `manager`
 //! is the embedded subnet manager; `files`, `attachments` and `admin` handle requests; `published` has the hosts' route tables, `counted`
-//! the counts of what they sent; `violations` handles packets with wrong keys; `captures` copies ports' datagrams; `setup` is the state
-//! that survives a restart.
+//! the counts of the packets that they sent; `violations` handles packets with wrong keys; `captures` copies ports' datagrams; `setup` is
+//! the state that survives a restart.
 
 mod admin;
 mod attachments;
@@ -219,10 +219,10 @@ pub fn serve(
     server.run()
 }
 
-/// Takes the lock of a fabric. A fabric that is ending closes its socket first and keeps the lock until everything of it
-/// is gone: this waits for it, at most `wait`.
+/// Takes the lock of a fabric. A fabric that is ending closes its socket first and keeps the lock until all its
+/// resources are released. This function waits for that, at most `wait`.
 pub(crate) fn take_lock(dir: &FabricDir, wait: Duration) -> Result<std::fs::File, FabricError> {
-    /// How often to check whether the holder listens by now.
+    /// Interval at which to check whether the holder listens by now.
     const LOOK: Duration = Duration::from_millis(20);
     let start = Instant::now();
     loop {

@@ -19,6 +19,7 @@ pub(super) struct Nodes {
 /// A node.
 #[derive(Debug)]
 pub(super) struct Named {
+    /// The node's name in the topology file.
     pub(super) id: String,
     pub(super) kind: NodeKind,
     pub(super) guid: Guid,

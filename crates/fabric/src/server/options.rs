@@ -11,23 +11,23 @@ use crate::{Config, FabricError, FabricName};
 /// The options of a fabric. The rest is in its directory: see [`Setup`](super::Setup).
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Its name.
+    /// The name of the fabric.
     pub fabric: FabricName,
     /// The runtime directory with its directory.
     pub user: UserDir,
     /// The configuration, with the users who may attach.
     pub config: Config,
-    /// How long after its last connection it ends; `None` never ends it.
+    /// Time after its last connection at which the fabric ends. `None` never ends it.
     pub idle_exit: Option<Duration>,
-    /// How long it waits for the previous fabric of its name, if that is still ending. By default not at
-    /// all.
+    /// Time that the fabric waits for the previous fabric of its name, if that is still ending. By
+    /// default it does not wait.
     pub lock_wait: Duration,
 }
 
 impl ServerOptions {
-    /// How long after its last connection a fabric started on demand ends.
+    /// Time after its last connection at which a fabric started on demand ends.
     pub const IDLE_EXIT: Duration = Duration::from_secs(5);
-    /// How long a fabric that a program needs waits for the previous one to end.
+    /// Time that a fabric that a program needs waits for the previous one to end.
     pub(crate) const ENDING: Duration = Duration::from_secs(10);
 
     /// Makes options with defaults, of a fabric that does not end by itself.

@@ -1,15 +1,15 @@
 //! The route tables of attached hosts ([`rdmux_link::routes`]), which follow the state of the subnet.
 //!
-//! A host gets the table of its port when it attaches, and later says where it receives packets. From then on its table has a route to each
-//! LID of every other such host, as given by the switches' tables, and the others' tables have routes to it. Nothing is computed for other
-//! hosts.
+//! A host gets the table of its port when it attaches, and later reports where it receives packets. From then on its table has a route to
+//! each LID of every other such host, as given by the switches' tables, and the others' tables have routes to it. Nothing is computed for
+//! other hosts.
 //!
 //! Every walk through the subnet is kept with the state that it depends on. [`Published::publish`] takes the subnet's changes, repeats
 //! the walks that they affect, and writes the routes that differ. It is called before anything is sent to a client, so no client learns
 //! of a change that is not in the tables yet.
 //!
-//! Each route has an id, under which the hosts' processes count what they send (`super::counted`). A changed route gets another id, even if
-//! it has the same end.
+//! Each route has an id, under which the hosts' processes count the packets that they send (`super::counted`). A changed route gets another
+//! id, even if it has the same end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ type Key = (PortId, Lid);
 pub struct Published {
     /// A random number that distinguishes the fabrics of a machine, whose hosts receive each other's IP multicast.
     number: u64,
-    /// Tables of hosts that have not said where they receive packets.
+    /// Tables of hosts that have not reported where they receive packets.
     silent: BTreeMap<PortId, Table>,
     /// Hosts that have.
     hosts: BTreeMap<PortId, Host>,
@@ -58,13 +58,14 @@ pub struct Published {
     pub(super) counts: Counts,
 }
 
+/// An attached host.
 #[derive(Debug)]
 struct Host {
     table: Table,
     id: PeerId,
     /// The peer entry for hosts of the same machine, without its LIDs, which are in `own`.
     peer: Peer,
-    /// Whether hosts of other machines can send to it, too.
+    /// Whether hosts of other machines can send to this host, too.
     everywhere: bool,
     own: OwnPort,
 }
@@ -195,7 +196,7 @@ impl Published {
         let mut dirty = BTreeSet::new();
         match changes {
             Some(changes) => self.concerned(&changes, &mut dirty),
-            // There is no list of changes before the first host, or when there are too many.
+            // The list of changes is missing before the first host, or when they are too many.
             None => {
                 subnet.keep_changes(true);
                 dirty.extend(self.walks.keys());
@@ -383,7 +384,7 @@ impl Published {
         all
     }
 
-    /// Returns the port of the switch that drops a host's packets to a LID because of their P_Key, if there is one.
+    /// Returns the port of the switch that drops a host's packets to a LID because of their P_Key, if any.
     pub(super) fn enforcer(&self, from: PortId, dlid: Lid, packet: PacketKind) -> Option<PortId> {
         let (at, reason) = self.walks.get(&(from, dlid))?.trail.loss(packet)?;
         matches!(reason, DropReason::PkeyIn | DropReason::PkeyOut).then_some(at)
@@ -464,7 +465,7 @@ fn said(written: Result<(), RouteError>) {
 
 impl Core {
     /// Sets where a host receives packets: a loopback address, so that it cannot direct other hosts of its machine elsewhere. The fabric
-    /// itself finds out where hosts of other machines must send ([`Host::peer`]). Returns false for an address that is not allowed.
+    /// itself determines where hosts of other machines must send ([`Host::peer`]). Returns false for an address that is not allowed.
     pub(super) fn set_endpoint(
         &mut self,
         id: ConnectionId,

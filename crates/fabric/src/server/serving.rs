@@ -72,7 +72,7 @@ impl Core {
         Ok(())
     }
 
-    /// Serves at least this many of a program's datagrams, or all if there are fewer.
+    /// Serves at least this many of a program's datagrams, or all if they are fewer.
     fn serve_mads(&mut self, id: ConnectionId, file: FileId, most: usize) -> Result<(), Ends> {
         let mut inbox = std::mem::replace(&mut self.inbox, Inbox::new(0, 0));
         let result = self.serve_mads_in(&mut inbox, id, file, most);
@@ -112,7 +112,7 @@ impl Core {
 
     /// Serves all datagrams that a program sent before its request, or before the end of its file.
     pub(super) fn drain_mads(&mut self, file: FileId) -> Result<(), Ends> {
-        /// As many as the socket's buffer holds. The program cannot have sent more before.
+        /// As many messages as the socket's buffer holds. The program cannot have sent more before.
         const ALL: usize = 1024;
         match self.files.mads_of(file) {
             Some(mads) => self.serve_mads(mads, file, ALL),
@@ -124,7 +124,7 @@ impl Core {
 /// The reason why no more messages of a connection are served now.
 #[derive(Debug)]
 enum Stop {
-    /// There are no more, or the client does not read its answers.
+    /// No more messages are available, or the client does not read its answers.
     Enough,
     /// The connection ends.
     Ends(Ends),
@@ -136,7 +136,7 @@ impl From<Ends> for Stop {
     }
 }
 
-/// Converts the reason why there is no message.
+/// Converts the reason why no message was received.
 fn stop(error: &MessageError) -> Stop {
     match error {
         MessageError::WouldBlock => Stop::Enough,

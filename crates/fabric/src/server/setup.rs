@@ -24,7 +24,7 @@ pub const FIRST_GUID: Guid = Guid(0x0002_0000_0000_0000 | 0x10_0000);
 /// The subnet's shape if none is given.
 pub const DEFAULT_SHAPE: Shape = Shape::Switch(8);
 
-/// How a fabric is brought up, stored in the file `options`.
+/// The setup of a fabric, stored in the file `options`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Setup {
@@ -41,7 +41,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Reads the file. Returns the default if there is none.
+    /// Reads the file. Returns the default without one.
     ///
     /// # Errors
     /// [`FabricError::File`].
@@ -70,7 +70,7 @@ impl Setup {
     }
 }
 
-/// Reads the fabric's last topology, if there is one.
+/// Reads the fabric's last topology, if any.
 ///
 /// # Errors
 /// [`FabricError::File`].

@@ -10,7 +10,7 @@ use rdmux_wire::Guid;
 use super::setup::{Hosts, hosts_text, load_hosts};
 use crate::{FabricDir, FabricError};
 
-/// How long after a change it is written, because a manager changes all LIDs at once.
+/// Time after a change at which the store is written. A manager changes all LIDs at once.
 const DELAY: Duration = Duration::from_millis(50);
 /// The pause between writes as a multiple of the last one's time, so that a large subnet is not written
 /// all the time.
@@ -23,9 +23,9 @@ pub(super) struct Store {
     hosts: Hosts,
     /// Adapters that were made for hosts, and are not in the configured topology.
     made: BTreeSet<Guid>,
-    /// When to write, if anything has changed.
+    /// Time at which to write, if anything has changed.
     due: Option<Instant>,
-    /// How long the last write took.
+    /// Time that the last write took.
     took: Duration,
 }
 

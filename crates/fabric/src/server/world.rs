@@ -51,7 +51,7 @@ pub(super) trait Reader {
     fn read(&mut self, file: FileId, record: &UserMad);
 }
 
-/// A reader for when there are no programs yet.
+/// A reader for use before any program exists.
 struct Nobody;
 
 impl Reader for Nobody {
@@ -94,7 +94,7 @@ impl World {
         self.managed.as_ref().is_some_and(|managed| managed.port() == port)
     }
 
-    /// Gives the embedded manager other partitions. Returns whether there is one.
+    /// Sets other partitions on the embedded manager. Returns whether the fabric has one.
     pub(super) fn set_partitions(&mut self, now: Time, partitions: Partitions) -> bool {
         let managed = self.managed.as_mut();
         managed.map(|managed| managed.set_partitions(now, partitions)).is_some()
@@ -242,7 +242,7 @@ impl World {
         Some((self.sent.manager?, self.managed.as_mut()?.next_mad()?))
     }
 
-    /// Carries queued datagrams until there are none.
+    /// Carries queued datagrams until none are left.
     fn carry(&mut self, reader: &mut impl Reader, now: Time) {
         loop {
             if let Some(sent) = self.sent.asked.pop_front() {
@@ -263,12 +263,12 @@ impl World {
                 let mut sink = FromAgents { sent: &mut self.sent, reader };
                 let back = Unsent::of(&mad);
                 let written = self.umad.write(now, file, mad, &Tables(&self.subnet), &mut sink);
-                // An answer for which the queue is full is lost: the client asks again.
+                // An answer that finds the queue full is lost: the client repeats its request.
                 if let (Err(why), Some(back), Some(managed)) = (written, back, &mut self.managed) {
                     managed.handle_unsent(&back.record(why));
                 }
             } else if let Some((port, packet)) = self.arrived.pop_front() {
-                // Answers to the manager's requests, of which there are many, bypass the agents.
+                // Answers to the manager's many requests bypass the agents.
                 let managed = self.managed.as_mut().filter(|m| m.is_answered_by(port, &packet));
                 if let Some(managed) = managed {
                     managed.handle_answer(now, &packet);

@@ -95,7 +95,7 @@ impl Host {
         SocketAddr::from(([127, 0, 0, 1], self.group.local_addr().port()))
     }
 
-    /// Tells the fabric where it receives packets, and waits for the answer.
+    /// Reports to the fabric where the host receives packets, and waits for the answer.
     fn says(&mut self) {
         self.attachment.set_endpoint(self.addr(), self.described.is_joined, false).unwrap();
         let first = self.attachment.refresh().unwrap();

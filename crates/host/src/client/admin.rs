@@ -20,11 +20,11 @@ use crate::view::namespace::Namespaces;
 
 /// The largest status that is accepted, in bytes.
 const MAX_STATUS: u64 = 256 << 20;
-/// How long a service may take to answer an optional request.
+/// Time that a service may take to answer an optional request.
 const GLANCE: Duration = Duration::from_millis(500);
-/// How long to wait for an orderly end before the service is killed, if force is asked for.
+/// Time to wait for an orderly end before the service is killed, if force is requested.
 const BEFORE_FORCE: Duration = Duration::from_secs(2);
-/// How long a process may take to exit.
+/// Time that a process may take to exit.
 const END: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Starts a host's service if it does not run, makes it stay, and returns its status. `address` assigns the host's
@@ -116,7 +116,7 @@ pub fn down_by_force(dir: &RuntimeDir, host: &HostName) -> Result<(), HostError>
     if host_dir.service_lock_holder() != Some(pid) {
         return Err(unresponsive(format!("{why}, and its process does not hold the host's lock")));
     }
-    // Its socket file stays, which tells the next service that clients may still be closing their connections.
+    // Its socket file stays, which shows the next service that clients may still be closing their connections.
     signal_and_wait(&process, Signal::KILL).map_err(fail)
 }
 
@@ -197,8 +197,8 @@ pub fn status_within(
     ask_status(&tool(host, connect_running(&dir.host(host)?, timeout)?)?)
 }
 
-/// Returns the states of all running services, by host name. All are asked at the same time, and each has this time to
-/// answer.
+/// Returns the states of all running services, by host name. All are queried at the same time, and each has this time
+/// to answer.
 ///
 /// # Errors
 /// [`HostError::Directory`].

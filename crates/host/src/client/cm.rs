@@ -26,7 +26,7 @@ use crate::proto::cm::group_record;
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{CmReply, CmRequest, MAX_EVENTS_MESSAGE, Request, Response};
 
-/// How many id numbers a process reserves at a time.
+/// The number of id numbers that a process reserves at a time.
 const RESERVED: u32 = 256;
 
 /// A channel on which events arrive (`rdma_event_channel`; rdma_create_event_channel(3)).
@@ -78,7 +78,7 @@ impl EventChannel {
         &self.client
     }
 
-    /// Sets whether [`get_event`](Self::get_event) returns at once when there is no event.
+    /// Sets whether [`get_event`](Self::get_event) returns at once when no event is queued.
     ///
     /// # Errors
     /// None that occur.
@@ -104,7 +104,7 @@ impl EventChannel {
         }
     }
 
-    /// Returns the next event if there is one. Never waits, even if the descriptor blocks.
+    /// Returns the next event, if any. Never waits, even if the descriptor blocks.
     ///
     /// # Errors
     /// [`HostError::ServiceGone`].
@@ -149,7 +149,7 @@ impl EventChannel {
 }
 
 impl Batch {
-    /// Returns the next event if it is wanted, and whether more events of its message are left.
+    /// Returns the next event if it is accepted, and whether more events of its message are left.
     fn next(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -252,7 +252,7 @@ impl HostClient {
         let id = if fits && is_own {
             self.use_reserved(|id| self.cm_soon(request(Some(id))))?
         } else {
-            // The service gives the reason of the failure.
+            // The service reports the reason of the failure.
             match self.cm(request(None), || "create an id".to_owned())? {
                 Response::Cm(CmReply::Id(id)) => id,
                 other => return Err(self.session.unexpected(&other)),
@@ -456,7 +456,7 @@ impl HostClient {
         self.cm_done(CmRequest::Reject { id, reason, private_data }, || format!("reject {id}"))
     }
 
-    /// Completes a connection (rdma_establish(3)): after CONNECT_RESPONSE, with the queue pair in RTS, tells the peer.
+    /// Completes a connection (rdma_establish(3)): after CONNECT_RESPONSE, with the queue pair in RTS, notifies the peer.
     ///
     /// # Errors
     /// See above.
@@ -605,7 +605,7 @@ impl HostClient {
         self.cm_events(CmRequest::Leave { id, context }, || format!("leave a group with {id}"))
     }
 
-    /// Returns the MCMemberRecord of the group that was joined with `context`, as subnet administration has it.
+    /// Returns subnet administration's MCMemberRecord of the group that was joined with `context`.
     ///
     /// # Errors
     /// See above; `EADDRNOTAVAIL` when the id has not joined it, `ENOTCONN` until subnet administration has answered, and
@@ -625,6 +625,7 @@ impl HostClient {
         self.session.tell(&Request::CmSoon(request))
     }
 
+    /// Sends a connection manager's command whose reply is empty.
     pub(super) fn cm_done(
         &self,
         request: CmRequest,
@@ -668,7 +669,8 @@ mod tests {
     use super::*;
     use crate::proto::socket;
 
-    /// Drains a batch. Returns what `put_back` was given, if it accepts anything.
+    /// Drains a batch. Returns the messages that `put_back` received, and whether draining succeeded. `put_back` fails unless
+    /// `takes` is set.
     fn drain(batch: &mut Batch, socket: BorrowedFd<'_>, takes: bool) -> (Vec<Vec<u8>>, bool) {
         let mut taken = Vec::new();
         let drained = batch.drain(socket, |events| {

@@ -17,17 +17,17 @@ use crate::names::{Config, HostDir, HostName, NetworkNamespace, RuntimeDir};
 use crate::proto::{ClientKind, DeviceRow};
 use crate::service::{Service, ServiceHandle, ServiceOptions};
 
-/// How long a service may take to answer before it counts as unresponsive.
+/// Time that a service may take to answer before it counts as unresponsive.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
-/// How many times a service may end between connect and greeting.
+/// The maximum number of services that may end between connect and greeting.
 const ATTEMPTS: usize = 10;
 
-/// How to reach a host's service.
+/// The options for reaching a host's service.
 ///
-/// The service listens at `<runtime dir>/hosts/<name>/sock`. If none does, one is started as
-/// `rdmux host serve NAME --on-demand`. The program is that of `$RDMUX_DAEMON`, else [`program`](Self::program),
-/// else this program if it is `rdmux`, else the `rdmux` next to it, else the one in `$PATH`. If there is none, or
-/// `$RDMUX_EMBEDDED` is 1, the service runs in a thread of this process, where other processes reach it, too.
+/// The service listens at `<runtime dir>/hosts/<name>/sock`. If none does, one is started as `rdmux host serve NAME
+/// --on-demand`. The program is that of `$RDMUX_DAEMON`, else [`program`](Self::program), else this program if it is
+/// `rdmux`, else the `rdmux` next to it, else the one in `$PATH`. If none is found, or `$RDMUX_EMBEDDED` is 1, the
+/// service runs in a thread of this process, where other processes reach it, too.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// The runtime directory of the user's hosts.
@@ -80,8 +80,8 @@ impl ConnectOptions {
         Ok(client)
     }
 
-    /// Asks a host's service, which is started if need be, which devices it has. Cheaper than connecting: nothing is
-    /// set up.
+    /// Queries the devices of a host's service, which is started if need be. Cheaper than connecting: nothing is set
+    /// up.
     ///
     /// # Errors
     /// As [`connect_or_start`](Self::connect_or_start).
@@ -115,7 +115,7 @@ impl ConnectOptions {
                 None => self.start(&dir)?,
             };
             match socket.map(&open) {
-                // An idle service ended while we connected.
+                // An idle service ended during the connect.
                 None | Some(Err(HostError::ServiceGone { .. })) => {}
                 Some(other) => return other,
             }
@@ -145,7 +145,7 @@ impl ConnectOptions {
             None => self.embed(dir.name()),
         };
         match (connect_socket(dir, TIMEOUT)?, started) {
-            // If we could not start one, another process started it without the lock.
+            // If this process could not start one, another process started it without the lock.
             (Some(socket), _) => Ok(Some(socket)),
             (None, started) => started.map(|()| None),
         }
@@ -161,7 +161,7 @@ impl ConnectOptions {
     }
 }
 
-/// Returns a socket connected to the service, or none if there is no service. Requests on it may take `timeout`.
+/// Returns a socket connected to the service, or none if no service runs. Requests on it may take `timeout`.
 ///
 /// # Errors
 /// [`HostError::Unresponsive`] when the service's backlog stays full for all that time.

@@ -38,7 +38,7 @@ pub struct MadEvent {
     pub agent: u32,
     /// The peer.
     pub from: MadAddress,
-    /// 0, or `ETIMEDOUT` when no response came: then `mad` is what was sent.
+    /// 0, or `ETIMEDOUT` when no response arrived. `mad` is then the sent datagram.
     pub errno: i32,
     /// 256 bytes.
     pub mad: Vec<u8>,
@@ -71,7 +71,7 @@ pub struct HostClient {
     board: Option<Arc<Board>>,
     counters: SharedMem,
     notify: OwnedFd,
-    /// How packets of InfiniBand ports are routed, by port.
+    /// The routing state of each InfiniBand port.
     routes: Vec<Arc<Routes>>,
     /// Whether processes of other hosts are reached by rings where possible.
     host_rings: bool,
@@ -82,11 +82,12 @@ pub struct HostClient {
     pub(super) reserved: Mutex<std::ops::Range<u64>>,
     /// Locked while an id migrates: the service holds one channel of a process at a time.
     pub(super) migrating: Mutex<()>,
-    /// How ACM is queried, if it is.
+    /// The client of ACM, if ACM is queried.
     pub(super) acm: OnceLock<Arc<Acm>>,
     inbox: Mutex<Inbox>,
 }
 
+/// The buffer for notifications, and the datagrams that wait for the program.
 #[derive(Debug)]
 struct Inbox {
     buf: Vec<u8>,
@@ -98,7 +99,7 @@ impl HostClient {
     /// [`ConnectOptions`] for the details.
     ///
     /// # Errors
-    /// [`HostError::Start`] and others, which say which host, which path and what to do.
+    /// [`HostError::Start`] and others, which name the host and the path, and suggest a remedy.
     pub fn connect_or_start(host: &HostName, kind: DeviceKind) -> Result<Arc<Self>, HostError> {
         ConnectOptions::of_environment()?.connect_or_start(host, kind)
     }
@@ -175,7 +176,7 @@ impl HostClient {
             let teller = Arc::downgrade(&client);
             routes.report_violations(move |violation| {
                 if let Some(client) = teller.upgrade() {
-                    // If the service is gone, so is the port.
+                    // The port ended with the service.
                     let violation = violation.into();
                     let _ = client.session.tell(&Request::Violation { port, violation });
                 }
@@ -262,6 +263,7 @@ impl HostClient {
         self.inbox.lock().mads.pop_front()
     }
 
+    /// Sends a request whose reply is empty.
     pub(super) fn done(
         &self,
         request: &Request,
@@ -535,7 +537,7 @@ impl Control for HostClient {
     }
 
     fn stream_ended(&self, qpn: Qpn, number: u64) {
-        // If the service is gone, so are its ids.
+        // The ids ended with the service.
         let _ = self.session.tell(&Request::StreamEnded { qpn, number });
     }
 
@@ -566,7 +568,7 @@ impl Control for HostClient {
                 .and_then(|(bytes, cut)| Ok((socket::decode(bytes)?, cut)));
             let notify = match notify {
                 Ok((notify, false)) => notify,
-                // One peer or one capture fails; the rest of the device goes on.
+                // One peer or one capture fails. The rest of the device continues.
                 Ok((notify, true)) => {
                     throttled!(
                         warn,

@@ -18,7 +18,7 @@ use crate::proto::{HubReply, HubRequest, HubResponse, Request};
 #[derive(Debug)]
 pub(super) struct HubSession {
     inner: Mutex<Option<Inner>>,
-    /// A forked child shares the socket, but must not speak on it.
+    /// The process that owns the socket. A forked child shares it, but must not use it.
     owner: Pid,
 }
 
@@ -84,6 +84,7 @@ impl HostClient {
         }
     }
 
+    /// Returns the hub's slot, which names its ring.
     pub(super) fn ask_hub_slot(&self) -> Result<u16, ControlError> {
         match self.call_hub(&HubRequest::Slot, None, "find the XRC hub")? {
             HubResponse::Slot(slot) => Ok(slot),
@@ -91,6 +92,7 @@ impl HostClient {
         }
     }
 
+    /// Sends the hub a request about XRC objects. `what` names the operation in the error.
     pub(super) fn ask_hub_xrc(
         &self,
         request: &XrcRequest,

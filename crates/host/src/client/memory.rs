@@ -1,5 +1,5 @@
-//! How closely this process and other processes of the same user may share memory. Two environment variables control it, each
-//! `on`, which is the default, or `off`:
+//! The extent to which this process and other processes of the same user may share memory. Two environment variables control
+//! it, each `on`, which is the default, or `off`:
 //!
 //! - `$RDMUX_CROSS_MEMORY`: they may access each other's memory. If off, everything between the processes of a host is copied
 //!   through rings
@@ -51,8 +51,8 @@ fn of_environment(variable: &str) -> Result<bool, String> {
     parse(variable, std::env::var(variable).ok().as_deref())
 }
 
-/// Returns whether other processes can access this one only if it lets them. What the kernel's other scopes refuse (2:
-/// all but the administrator; 3: all) no process can allow; an attempt finds that out.
+/// Returns whether other processes can access this one only if it lets them. A refusal by the other scopes (2: all but
+/// the administrator; 3: all) cannot be lifted by a process, and shows only in an attempt.
 fn must_be_let_in(scope: &str) -> bool {
     scope.trim() == "1"
 }

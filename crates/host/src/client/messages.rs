@@ -20,7 +20,7 @@ impl HostClient {
         self.cm_done(CmRequest::RejectWith { id, refusal }, || format!("reject {id}"))
     }
 
-    /// Asks the peer for more time to answer a request, a response or an alternate path (MRA).
+    /// Requests more time from the peer to answer a request, a response or an alternate path (MRA).
     ///
     /// # Errors
     /// See above.

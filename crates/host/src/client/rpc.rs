@@ -90,13 +90,13 @@ impl Session {
         rustix::process::getpid() == self.owner
     }
 
-    /// Remembers that the service is gone.
+    /// Records that the service is gone.
     pub(crate) fn set_gone(&self) -> HostError {
         self.gone.store(true, Ordering::Relaxed);
         HostError::ServiceGone { host: self.host.clone() }
     }
 
-    /// Sends a request and waits for the reply. `what` says for the error what was tried.
+    /// Sends a request and waits for the reply. `what` names the operation in the error.
     pub(crate) fn call(
         &self,
         request: &Request,
@@ -141,7 +141,7 @@ impl Session {
         sent.map_err(|e| self.unsent(&e, || "tell the service".to_owned()))
     }
 
-    /// Queues a request to be sent with the next one, which the caller knows to follow soon. For short requests.
+    /// Queues a short request to be sent with the next one. The caller must know that the next one follows soon.
     pub(crate) fn tell_with_next(&self, request: &Request) -> Result<(), HostError> {
         self.check()?;
         let mut buffers = self.buffers.lock();
@@ -211,7 +211,7 @@ impl Session {
     fn broken(&self, error: &MessageError) -> HostError {
         let gone = self.set_gone();
         if self.is_ours() {
-            // If it is closed already, the service knows.
+            // If the socket is closed already, the service has been notified.
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }
         match error {

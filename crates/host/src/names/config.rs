@@ -45,15 +45,15 @@ pub(super) fn config_home() -> Option<PathBuf> {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServiceConfig {
-    /// How long after its last client a service started on demand ends; 0 is never. In the file it is
+    /// Time after its last client at which a service that was started on demand ends. 0 is never. In the file it is
     /// `idle_exit_seconds`.
     #[serde(rename = "idle_exit_seconds", deserialize_with = "seconds")]
     pub idle_exit: Duration,
     /// The UDP port. Other machines expect 4791.
     pub port: u16,
     /// Users besides the owner and root whose programs may open the devices of hosts. They find a host if their
-    /// `RDMUX_RUNTIME_DIR` names the owner's directory, which must be root's. If there are none, the file system controls
-    /// access to the socket: the owner and root, unless its permissions are changed.
+    /// `RDMUX_RUNTIME_DIR` names the owner's directory, which must be root's. If empty, the file system controls access
+    /// to the socket: the owner and root, unless its permissions are changed.
     pub users: Vec<u32>,
 }
 
@@ -95,25 +95,25 @@ impl Default for CmConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct IwarpConfig {
-    /// Whether connections that we initiate are peer-to-peer.
+    /// Whether connections that this host initiates are peer-to-peer.
     pub peer_to_peer: bool,
-    /// Whether we request CRCs.
+    /// Whether this host requests CRCs.
     pub crc: bool,
-    /// How we use markers.
+    /// The use of markers.
     pub markers: MarkersConfig,
-    /// The MPA revision that we send: 1 or 2.
+    /// The MPA revision that this host sends: 1 or 2.
     pub revision: u8,
-    /// How long a peer that connected may take to send its request; milliseconds.
+    /// Time in milliseconds that a peer that connected may take to send its request.
     pub request_timeout_ms: u32,
-    /// How long a peer that we connect to may take to send its reply; milliseconds.
+    /// Time in milliseconds that a peer to which this host connects may take to send its reply.
     pub reply_timeout_ms: u32,
-    /// How long a peer that we accepted may take to send its ready-to-receive frame; milliseconds.
+    /// Time in milliseconds that a peer that was accepted may take to send its ready-to-receive frame.
     pub rtr_timeout_ms: u32,
-    /// How long a message waits for a receive to be posted before the connection ends; milliseconds.
+    /// Time in milliseconds that a message waits for a receive to be posted before the connection ends.
     pub receive_wait_ms: u32,
 }
 
-/// How markers are used, as in [`rdmux_cm::iw::Markers`].
+/// The use of markers, as in [`rdmux_cm::iw::Markers`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MarkersConfig {
@@ -122,7 +122,7 @@ pub enum MarkersConfig {
     /// Peers that request them get them.
     #[default]
     Give,
-    /// As `Give`, and we request them, too.
+    /// Like `Give`, and this host requests markers, too.
     Ask,
 }
 

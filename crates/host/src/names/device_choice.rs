@@ -16,7 +16,7 @@ use crate::proto::DeviceRow;
 pub enum DeviceChoice {
     /// The device of one kind.
     Only(DeviceKind),
-    /// All of them.
+    /// All devices.
     All,
 }
 
@@ -62,8 +62,8 @@ impl DeviceChoice {
         }
     }
 
-    /// Returns whether a device of a host is seen. With `All`, the device on a fabric is hidden while the host is on no
-    /// fabric; a program that wants it must name it.
+    /// Returns whether a device of a host is visible. With `All`, the device on a fabric is hidden while the host is on
+    /// no fabric. A program that needs it must name it.
     pub fn sees(self, device: &DeviceRow) -> bool {
         match self {
             Self::Only(kind) => device.kind == kind,

@@ -1,8 +1,8 @@
 //! The file that is mounted over `/etc/hosts` (hosts(5)) in a view: the machine's own text, then a line for each
 //! virtual host.
 //!
-//! A mount keeps referring to the file that was there when it was made. So the file is written in place, and laid out
-//! so that changes are small: each virtual host has a record of [`RECORD`] bytes, a power of two, which never crosses a
+//! A mount keeps referring to the file that existed when it was made. So the file is written in place, and laid out so
+//! that changes are small: each virtual host has a record of [`RECORD`] bytes, a power of two, which never crosses a
 //! page of the page cache, and a new host is one more record at the end. A reader finds a host or does not find it yet,
 //! but never half a name.
 //!
@@ -28,8 +28,8 @@ const RECORD: usize = 128;
 /// The text of the record before the hosts' records. `rdmux_preload::names` has the same.
 const MARKER: &str = "# Virtual hosts of rdmux";
 
-/// Returns whether a host is found by its name. Excluded are names that mean something else everywhere (`localhost`,
-/// and what inet_aton(3) takes for an address), and the default host, which has the machine's names.
+/// Returns whether a host is found by its name. Excluded are names that have another meaning everywhere (`localhost`,
+/// and strings that inet_aton(3) parses as an address), and the default host, which has the machine's names.
 pub(super) fn has_name(host: &HostName) -> bool {
     let name = host.as_str();
     let is_hex = |digits: &str| digits.bytes().all(|b| b.is_ascii_hexdigit());
@@ -72,7 +72,7 @@ fn is_same(path: &Path, file: &File) -> io::Result<bool> {
     Ok(fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == (own.dev(), own.ino())))
 }
 
-/// Reads the machine's text. Empty if there is no file.
+/// Reads the machine's text. Empty without a file.
 fn read_machine(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     match File::open(path) {
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(open.metadata().unwrap().mode() & 0o777, 0o644);
         let two = update(&[entry("a", "127.77.0.1"), entry("c", "127.77.0.2")]);
         assert_eq!(two[..one.len()], one);
-        // The record is at the same place in the file, whatever the name is.
+        // The record is at the same place in the file, regardless of the name.
         let other = update(&[entry("a", "127.77.0.1"), entry("b", "127.77.0.2")]);
         assert_eq!(other.len(), two.len());
         let expected = ["127.0.0.1 localhost", "#0.0.0.1", MARKER, "127.77.0.1 a", "127.77.0.2 b"];

@@ -26,7 +26,7 @@ impl HostName {
     /// Checks a name.
     ///
     /// # Errors
-    /// [`InvalidHostName`], which says what a valid name is.
+    /// [`InvalidHostName`], which describes a valid name.
     pub fn new(name: &str) -> Result<Self, InvalidHostName> {
         if is_label(name) {
             Ok(Self(name.to_owned()))

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::{HostDir, HostName, RuntimeDir};
 use crate::error::HostError;
 
-/// The bit of an EUI-64 that says that no manufacturer assigned it (IEEE 802, the universal/local bit).
+/// The bit of an EUI-64 that is set if no manufacturer assigned it (IEEE 802, the universal/local bit).
 const LOCALLY_ADMINISTERED: u64 = 0x02 << 56;
 /// Longer than any such file.
 const MAX_FILE: u64 = 64;
@@ -71,7 +71,7 @@ impl NodeGuid {
     }
 
     /// Returns the GUID of a host that starts: the configured one, else the stored one, else a new one. One that cannot be
-    /// stored, for example on a full disk, is used all the same.
+    /// stored, for example on a full disk, is used nevertheless.
     ///
     /// # Errors
     /// [`HostError::GuidTaken`] if another host of this user has the configured one; errors of `random`.

@@ -1,7 +1,7 @@
 //! The registry of virtual hosts: their loopback addresses, and the names that resolve to them.
 //!
-//! It is a file of lines `name address`, in order of creation. A trailing `assigned` says that the user chose the
-//! address. Each change replaces the file ([`replace`]), so the lock is on another one, `registry.lock`. An unreadable
+//! It is a file of lines `name address`, in order of creation. A trailing `assigned` marks an address that the user
+//! chose. Each change replaces the file ([`replace`]), so the lock is on another one, `registry.lock`. An unreadable
 //! line is skipped with a warning, and is gone after the next change.
 //!
 //! Any address of 127.77.0.0/16 may be bound without privilege. Users start at different places in it, and so do
@@ -9,7 +9,7 @@
 //! takes the next address, unless the user assigned the one in use.
 //!
 //! A host that is down keeps its address until [`KEPT`] hosts have one that no user chose. From then on a new host takes
-//! over the address of the host that has been down the longest, and that host is forgotten.
+//! over the address of the host that has been down the longest, and that host is removed from the registry.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -35,9 +35,9 @@ const PER_BLOCK: usize = 254;
 const CAPACITY: usize = BLOCKS * PER_BLOCK;
 /// Maximum number of bytes of the file that are read: more than all addresses take with the longest names.
 const MAX_BYTES: u64 = 16 << 20;
-/// How many hosts have an address that no user chose before one of them is forgotten.
+/// The number of hosts with an address that no user chose from which on a new host replaces one of them.
 const KEPT: usize = PER_BLOCK;
-/// How many addresses of hosts that are down a new host may choose from.
+/// The number of hosts that are down among whose addresses a new host may choose.
 const FORGOTTEN: usize = 16;
 /// The word after an address that the user chose.
 const ASSIGNED: &str = "assigned";
@@ -58,9 +58,9 @@ pub struct Registry {
 pub struct RegistryEntry {
     /// The host.
     pub name: HostName,
-    /// Its address.
+    /// The host's address.
     pub address: IpAddr,
-    /// Whether the user chose it. Other addresses may be exchanged for the next free one.
+    /// Whether the user chose the address. Other addresses may be exchanged for the next free one.
     pub assigned: bool,
 }
 
@@ -92,7 +92,7 @@ impl Registry {
         Ok(Self { dir: dir.clone(), entries, start, _lock: lock })
     }
 
-    /// Returns the address of the virtual host of this name, if there is one. Case is ignored. Takes no lock.
+    /// Returns the address of the virtual host of this name, if it exists. Case is ignored. Takes no lock.
     pub fn look_up(dir: &RuntimeDir, name: &str) -> Option<IpAddr> {
         let name = HostName::new(&name.to_ascii_lowercase()).ok().filter(etc_hosts::has_name)?;
         let text = fs::File::open(dir.registry_path()).and_then(read).ok()?;
@@ -100,7 +100,7 @@ impl Registry {
         entries.into_iter().find(|e| e.name == name).map(|e| e.address)
     }
 
-    /// Returns the virtual host that has this address, if there is one. Takes no lock.
+    /// Returns the virtual host that has this address, if any. Takes no lock.
     pub fn name_of(dir: &RuntimeDir, address: IpAddr) -> Option<HostName> {
         let text = fs::File::open(dir.registry_path()).and_then(read).ok()?;
         let (entries, _) = parse(&text);
@@ -139,7 +139,7 @@ impl Registry {
         self.forgettable().take(FORGOTTEN).chain(self.free())
     }
 
-    /// Returns the addresses of hosts that can be forgotten, longest down first.
+    /// Returns the addresses of hosts that can be removed, longest down first.
     fn forgettable(&self) -> impl Iterator<Item = IpAddr> {
         let mut drawn: Vec<_> = self.entries.iter().filter(|e| !e.assigned).collect();
         if drawn.len() < KEPT {
@@ -151,15 +151,15 @@ impl Registry {
         drawn.into_iter().filter(|e| self.is_down(&e.name)).map(|e| e.address)
     }
 
-    /// Returns whether a host has no service. A service that starts takes its lock before it reads the registry, and so
-    /// finds out that it was forgotten.
+    /// Returns whether a host has no service. A service that starts takes its lock before it reads the registry, so it
+    /// detects that it was removed.
     fn is_down(&self, name: &HostName) -> bool {
         // A host that never had a service has no lock, and must not get one here, which would change its directory.
         !self.dir.host_path(name).join("lock").exists()
             || self.dir.host(name).is_ok_and(|dir| matches!(dir.lock_service(), Ok(Some(_))))
     }
 
-    /// Assigns an address to a host, as the user wants it.
+    /// Assigns an address that the user chose to a host.
     ///
     /// # Errors
     /// [`HostError::AddressTaken`] when another host has it; [`HostError::Io`] when the file cannot be written. The
@@ -168,8 +168,8 @@ impl Registry {
         self.set(RegistryEntry { name: name.clone(), address, assigned: true })
     }
 
-    /// Records an address that no user chose: one of [`free`](Self::free), or of a host that is down, which is
-    /// forgotten.
+    /// Records an address that no user chose: one of [`free`](Self::free), or that of a host that is down, which is
+    /// removed.
     ///
     /// # Errors
     /// As [`assign`](Self::assign).
@@ -436,7 +436,7 @@ mod tests {
         }
         assert_eq!(used.len(), KEPT - 1);
         assert_eq!(r.entries().len(), KEPT + 1);
-        // The last ones are remembered, the first ones forgotten.
+        // The registry still has the last hosts, but not the first ones.
         assert!(r.get(&name("host-1999")).is_some() && r.get(&name("host-1900")).is_some());
         assert_eq!(r.get(&name("host-0")), None);
         assert_eq!(r.get(&name("up")).unwrap().address.to_string(), its);

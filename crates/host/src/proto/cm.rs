@@ -19,7 +19,7 @@ use crate::names::ServiceKey;
 #[expect(missing_docs, reason = "the client's methods say what the fields are")]
 pub enum CmRequest {
     CreateId {
-        /// One of the reserved numbers. With none, the service chooses.
+        /// One of the reserved numbers. If none, the service chooses.
         id: Option<IdHandle>,
         channel: ChannelId,
         space: PortSpace,
@@ -110,7 +110,7 @@ pub enum CmRequest {
         id: IdHandle,
     },
     /// Moves the id away from the held channel ([`Request::HoldChannel`](super::Request::HoldChannel)), which is released. Each
-    /// event that was put back or waits there goes to its id's channel, whether the id could be moved or not.
+    /// event that was put back or waits there is moved to its id's channel, whether or not the id could be moved.
     Migrate {
         id: IdHandle,
         channel: ChannelId,
@@ -132,7 +132,7 @@ pub enum CmRequest {
         /// The context of the join.
         context: u64,
     },
-    /// Queries the group that was joined with a context, as subnet administration has it.
+    /// Queries the group that was joined with a context, in subnet administration's form.
     Group {
         id: IdHandle,
         context: u64,
@@ -181,7 +181,7 @@ impl CmRequest {
 /// A [`GroupWish`] as encoded in a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wish {
-    /// By address.
+    /// Joins by address.
     Address {
         /// See [`GroupWish::Address`].
         group: GroupAddr,
@@ -190,7 +190,7 @@ pub enum Wish {
         /// See above.
         flags: JoinFlags,
     },
-    /// By record.
+    /// Joins by record.
     Record {
         /// An MCMemberRecord. One of another length decodes as all zeros, which no id can use.
         record: Vec<u8>,
@@ -236,7 +236,7 @@ pub enum CmReply {
     Reserved(IdHandle),
     /// The id's address, and its device and port, unless the address is a wildcard.
     Bound(Addr, Option<Box<LocalAddress>>),
-    /// How many events of the id were put into its channel.
+    /// The number of events of the id that were put into its channel.
     Events(u32),
     /// The id's addresses, state and route.
     Info(Box<IdInfo>),

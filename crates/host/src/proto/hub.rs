@@ -8,9 +8,9 @@ use super::request::Failure;
 /// A process's request to the hub. Each has one [`HubReply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HubRequest {
-    /// Asks for the hub's slot, which names its ring.
+    /// Requests the hub's slot, which names its ring.
     Slot,
-    /// A request about XRC objects. It carries a descriptor if the request says so.
+    /// A request about XRC objects. It carries a descriptor if the request requires one.
     Xrc(XrcRequest),
 }
 

@@ -39,7 +39,7 @@ pub enum Request {
         /// The kind of client.
         kind: ClientKind,
     },
-    /// Asks for the socket of a slot on an address: one descriptor in the reply. On InfiniBand it is the port's socket,
+    /// Requests the socket of a slot on an address: one descriptor in the reply. On InfiniBand it is the port's socket,
     /// and [`Notify::Routes`] brings the table by which packets are routed.
     AttachAddress {
         /// The port.
@@ -56,7 +56,7 @@ pub enum Request {
         /// The packet.
         violation: rdmux_fabric::proto::Violation,
     },
-    /// Asks for a further block of QP numbers.
+    /// Requests a further block of QP numbers.
     NewSlot,
     /// Releases a block of QP numbers.
     ReleaseSlot {
@@ -65,16 +65,16 @@ pub enum Request {
         /// The index after the last number used.
         next_index: u16,
     },
-    /// Asks for rings to the process of a slot. The reply is [`Response::NoRing`], or [`Response::Ring`] with three descriptors:
+    /// Requests rings to the process of a slot. The reply is [`Response::NoRing`], or [`Response::Ring`] with three descriptors:
     /// the ring that the caller fills, the ring that it empties, and its end of the socket pair for wakeups. If the two may
     /// access each other's memory, two more follow: the peer's board and pidfd.
     ConnectRing {
-        /// The address where the other process's host receives packets, if it is another host.
+        /// The address at which the other process's host receives packets, if it is another host.
         host: Option<SocketAddr>,
         /// A slot of the other process.
         peer: u16,
     },
-    /// Says that this process uses no rings to other hosts. No reply. Sent before any process can know one of its
+    /// Declares that this process uses no rings to other hosts. No reply. Sent before any process can know one of its
     /// slots.
     NoHostRings,
     /// Offers rings between two processes, from another host's service. It has three descriptors, as for
@@ -103,7 +103,7 @@ pub enum Request {
     },
     /// Passes on a datagram that the caller received but that belongs to another process. No reply.
     Stray {
-        /// Its source.
+        /// The source of the datagram.
         src: SocketAddr,
         /// The local address that it was sent to.
         dst: IpAddr,
@@ -115,7 +115,7 @@ pub enum Request {
     /// Holds a channel: the service sends nothing more to it until a [`CmRequest::Migrate`], so the process can drain its
     /// socket. A process holds one channel at a time.
     HoldChannel {
-        /// The channel from which an id is to be moved.
+        /// The channel that an id will leave.
         channel: ChannelId,
     },
     /// Returns unread events of the held channel, in several requests, oldest first.
@@ -127,7 +127,7 @@ pub enum Request {
     Cm(CmRequest),
     /// Sends or receives the caller's own management datagrams.
     Agent(AgentRequest),
-    /// Asks for the full status: [`Response::Status`], and a memfd that holds a [`Status`](super::Status).
+    /// Requests the full status: [`Response::Status`], and a memfd that holds a [`Status`](super::Status).
     Status,
     /// Starts a capture of all traffic. The reply has the socket to read it from. It ends when the socket is closed.
     Capture,
@@ -136,15 +136,15 @@ pub enum Request {
     /// Ends the service.
     Shutdown,
     /// Writes and updates the files of a view before the reply. The reply's descriptors are the user namespace that the
-    /// service holds for the views of the caller's user, and the mount namespace of this view, each if there is one.
+    /// service holds for the views of the caller's user, and the mount namespace of this view, each if it exists.
     View {
         /// The devices that the view shows.
         devices: DeviceChoice,
     },
-    /// Asks for the user namespace that the service holds for the views of the caller's user. The reply has it as a
-    /// descriptor, if there is one.
+    /// Requests the user namespace that the service holds for the views of the caller's user. The reply has it as a
+    /// descriptor, if it exists.
     UserNamespace,
-    /// Asks for a socket to the hub, which owns the XRC objects.
+    /// Requests a socket to the hub, which owns the XRC objects.
     OpenHub,
     /// Reports an event of an XRC target, from the hub. No reply.
     TargetEvent {
@@ -182,7 +182,7 @@ pub struct RingOffer {
     pub to: SocketAddr,
     /// The number of the former process. It is never reused.
     pub process: u64,
-    /// Its first slot.
+    /// The first slot of the process.
     pub slot: u16,
     /// A slot of the latter process.
     pub peer: u16,
@@ -237,7 +237,7 @@ pub struct MadAddress {
     pub remote: Gid,
     /// The peer's queue pair.
     pub qpn: Qpn,
-    /// Its Q_Key.
+    /// The Q_Key of the peer's queue pair.
     pub qkey: Qkey,
 }
 
@@ -286,15 +286,15 @@ pub enum Response {
     RingTaken {
         /// The first slot of the process.
         peer: u16,
-        /// The number by which it knows the other process.
+        /// The number by which that process knows the other process.
         number: u16,
     },
-    /// The process has rings to the other one already.
+    /// The process already has rings to the other one.
     RingKnown {
-        /// Its first slot.
+        /// The first slot of the process.
         peer: u16,
     },
-    /// These two processes use the network.
+    /// The two processes use the network.
     NoRing,
     /// An event channel.
     Channel(ChannelId),
@@ -345,36 +345,36 @@ impl Welcome {
 /// A device of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRow {
-    /// Its kind.
+    /// The kind of the device.
     pub kind: DeviceKind,
-    /// Its name.
+    /// The name of the device.
     pub name: String,
     /// GUID of its node.
     pub node_guid: Guid,
-    /// For a device on a fabric: its adapter, if it was ever on a fabric since the service started.
+    /// The device's adapter, if it was ever on a fabric since the service started.
     pub adapter: Option<Adapter>,
-    /// Its ports, in the order of their numbers.
+    /// The ports of the device, in the order of their numbers.
     pub ports: Vec<Port>,
 }
 
 /// The service's unsolicited messages to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notify {
-    /// Another process asked for rings to this one; as [`Response::Ring`].
+    /// Another process requested rings to this one. The contents are those of [`Response::Ring`].
     Ring {
         /// The number of the other process.
         peer: u16,
-        /// The number by which it knows this one.
+        /// The number by which the other process knows this one.
         known_as: u16,
     },
     /// A peer process is gone.
     PeerGone {
-        /// Its slot or, on another host, its number.
+        /// The slot of that process or, on another host, its number.
         slot: u16,
     },
     /// A datagram for this process that another one received.
     Stray {
-        /// Its source.
+        /// The source of the datagram.
         src: SocketAddr,
         /// The local address that it was sent to.
         dst: IpAddr,
@@ -383,7 +383,7 @@ pub enum Notify {
     },
     /// The ports of the device changed: addresses were added or removed, or a subnet manager changed a port.
     Ports {
-        /// Their new state.
+        /// The new state of the ports.
         ports: Vec<Port>,
         /// The events in order, each with its port's number.
         events: Vec<(u8, PortEvent)>,
@@ -410,7 +410,7 @@ pub enum Notify {
         number: u64,
         /// The parameters that the two ends agreed on.
         params: StreamParams,
-        /// How long a message may wait for a receive to be posted; zero is not at all.
+        /// Time that a message may wait for a receive to be posted. Zero permits no wait.
         receive_wait: Duration,
     },
     /// The program disconnects: the stream must be closed in order.
@@ -428,7 +428,7 @@ pub enum Notify {
         agent: u32,
         /// The peer.
         from: MadAddress,
-        /// 0, or the errno of a send that got no response. The datagram is then the one that was sent.
+        /// 0, or the errno of a send that got no response. The datagram is then the sent one.
         errno: i32,
         /// 256 bytes.
         mad: Vec<u8>,

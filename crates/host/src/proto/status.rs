@@ -15,7 +15,7 @@ pub struct Status {
     pub pid: u32,
     /// Milliseconds since it started.
     pub uptime_ms: u64,
-    /// Whether it runs as a thread of a client process.
+    /// Whether the service runs as a thread of a client process.
     pub embedded: bool,
     /// GUID of its node.
     pub node_guid: Guid,
@@ -23,7 +23,7 @@ pub struct Status {
     pub gids: Vec<GidEntry>,
     /// The UDP port.
     pub port: u16,
-    /// The state of its ports' fabrics.
+    /// The state of the fabrics of the service's ports.
     pub fabrics: Vec<FabricStatus>,
     /// Processes, in order of arrival.
     pub clients: Vec<ClientStatus>,
@@ -83,26 +83,26 @@ pub struct FabricStatus {
     pub state: String,
     /// Whether a subnet manager of this host holds the port.
     pub is_sm: bool,
-    /// The reason why there is no adapter although the fabric is up.
+    /// The reason why the host has no adapter although the fabric is up.
     pub why: Option<String>,
 }
 
 /// A client process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientStatus {
-    /// Its number; 0 if the kernel does not show it to the service.
+    /// The process ID, or 0 if the kernel does not show it to the service.
     pub pid: i32,
-    /// Its name (`/proc/PID/comm`).
+    /// The name of the process (`/proc/PID/comm`).
     pub comm: String,
-    /// Its device's name.
+    /// The name of the device that the process opened.
     pub device: String,
-    /// Its slots.
+    /// The slots of the process.
     pub slots: Vec<u16>,
     /// Queue pairs that it has now.
     pub qps: u64,
-    /// Its event channels.
+    /// The number of event channels of the process.
     pub channels: u32,
-    /// Its ids.
+    /// The number of ids of the process.
     pub ids: u32,
     /// Milliseconds since it connected.
     pub uptime_ms: u64,
@@ -111,15 +111,15 @@ pub struct ClientStatus {
 /// An id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdStatus {
-    /// Its number.
+    /// The number of the id.
     pub id: u64,
-    /// Its process; 0 if the kernel does not show it to the service.
+    /// The process ID of the id's owner, or 0 if the kernel does not show it to the service.
     pub pid: i32,
-    /// Its port space.
+    /// The port space of the id.
     pub space: String,
-    /// Its state.
+    /// The state of the id.
     pub state: String,
-    /// Its local address and port, if bound.
+    /// The local address and port, if bound.
     pub src: Option<String>,
     /// The peer's address and port, if known.
     pub dst: Option<String>,
@@ -130,13 +130,13 @@ pub struct IdStatus {
 pub struct DomainStatus {
     /// The name of its device.
     pub device: String,
-    /// Its number, unique in the device.
+    /// The number of the domain, unique in the device.
     pub id: u64,
     /// Device and inode of its file; none if it is private.
     pub file: Option<(u64, u64)>,
     /// The PIDs of the processes that opened it, one entry for each opening.
     pub pids: Vec<i32>,
-    /// Its shared receive queues.
+    /// The number of shared receive queues in the domain.
     pub srqs: u64,
 }
 
@@ -145,11 +145,12 @@ pub struct DomainStatus {
 pub struct TargetStatus {
     /// The name of its device.
     pub device: String,
-    /// Its number.
+    /// The number of the target.
     pub qpn: u32,
-    /// The number of its domain.
+    /// The number of the target's domain.
     pub domain: u64,
-    /// Its state; "busy" if it was in use for as long as the service waited for it.
+    /// The state of the target, or "busy" if it was in use for as long as the service waited for
+    /// it.
     pub state: String,
     /// The sender's queue pair; 0 if it is busy.
     pub dest_qpn: u32,
@@ -162,13 +163,13 @@ pub struct TargetStatus {
 /// A process that holds an XRC receive queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderStatus {
-    /// Its number; 0 if the kernel does not show it to the service.
+    /// The process ID, or 0 if the kernel does not show it to the service.
     pub pid: i32,
-    /// Its name.
+    /// The name of the process.
     pub comm: String,
-    /// How many handles it has.
+    /// The number of handles of the process.
     pub handles: u32,
-    /// Whether it is registered.
+    /// Whether the process is registered.
     pub registered: bool,
 }
 

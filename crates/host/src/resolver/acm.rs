@@ -11,15 +11,15 @@ use super::{Answer, Hints, ResolveError, Resolver, gid};
 use crate::client::acm::Question;
 
 impl Resolver {
-    /// Returns the path to an address from another one, or from any, if ACM knows it. No other source is queried.
+    /// Returns the path to an address from another one, or from any, if ACM has it. No other source is queried.
     pub fn known_path(&self, src: Option<Addr>, dst: Addr, hints: &Hints) -> Option<PathData> {
         let acm = self.client.acm()?;
         let question = Question::of_addresses(src, dst).cached(is_short(hints));
         acm.find(&question, acm.deadline())
     }
 
-    /// Adds the paths that ACM knows to answers with IP addresses. ACM is queried for the first address, which connections
-    /// use; the others get only what is in its shared-memory cache.
+    /// Adds ACM's paths to answers with IP addresses. ACM is queried for the first address, which connections use. The
+    /// others get only paths from its shared-memory cache.
     pub(super) fn with_known_paths(&self, hints: &Hints, mut found: Vec<Answer>) -> Vec<Answer> {
         let Some(acm) = self.client.acm().filter(|_| !hints.no_route) else { return found };
         let mut deadline = acm.deadline();
@@ -37,7 +37,7 @@ impl Resolver {
     /// Returns the native address of an endpoint that ACM knows by name, and the path to it.
     ///
     /// # Errors
-    /// When the service is invalid.
+    /// An error if the service is invalid.
     pub(super) fn by_name(
         &self,
         name: &str,

@@ -72,6 +72,7 @@ pub(super) fn sid_of(space: Option<PortSpace>, service: &str) -> Option<ServiceI
     u64::from_str_radix(digits, 16).ok().map(ServiceId)
 }
 
+/// Returns the port space of the hints, or else that of their queue pair type.
 pub(super) fn space_of(hints: &Hints) -> PortSpace {
     let of_type = match hints.qp_type {
         Some(QpType::Ud) => PortSpace::Udp,
@@ -80,6 +81,7 @@ pub(super) fn space_of(hints: &Hints) -> PortSpace {
     hints.port_space.unwrap_or(of_type)
 }
 
+/// Returns the queue pair type of connections in a port space.
 pub(super) fn default_type(space: PortSpace) -> QpType {
     match space {
         PortSpace::Udp | PortSpace::IpoIb => QpType::Ud,

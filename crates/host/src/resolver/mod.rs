@@ -1,4 +1,4 @@
-//! Resolves names to what a connection needs: addresses and, for devices with native addresses, paths.
+//! Resolves names to the addresses and, for devices with native addresses, the paths that a connection needs.
 //!
 //! It is a layer of its own: it makes no connection, and connections take only its values. The answers can be passed
 //! unchanged to `resolve_addr`, `resolve_along` or `rdma_create_ep(3)`.
@@ -46,14 +46,14 @@ pub struct Resolver {
 /// Constraints of a lookup (`hints` of rdma_getaddrinfo(3)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// For a listener (`RAI_PASSIVE`).
+    /// Whether the answers are for a listener (`RAI_PASSIVE`).
     pub passive: bool,
     /// The name is an address as text (`RAI_NUMERICHOST`).
     pub numeric_host: bool,
-    /// No path is wanted (`RAI_NOROUTE`).
+    /// Whether no path is requested (`RAI_NOROUTE`).
     pub no_route: bool,
-    /// Native InfiniBand addresses are wanted if the device has them (`RDMUX_RAI_NATIVE`). In [`PortSpace::Ib`] listeners get
-    /// these, too, and a device without them gets an answer in [`PortSpace::Tcp`].
+    /// Whether native InfiniBand addresses are requested if the device has them (`RDMUX_RAI_NATIVE`). In [`PortSpace::Ib`]
+    /// listeners get these, too, and a device without them gets an answer in [`PortSpace::Tcp`].
     pub native: bool,
     /// The address family (`RAI_FAMILY`); none is any.
     pub family: Option<Family>,
@@ -88,7 +88,7 @@ pub enum Family {
 /// A result of a lookup, with everything that a connection needs (`rdma_addrinfo`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether it is for a listener, which has `src` only.
+    /// Whether the answer is for a listener. Such an answer has only `src`.
     pub passive: bool,
     /// The port space; none if the name service knows no transport.
     pub port_space: Option<PortSpace>,
@@ -98,7 +98,7 @@ pub struct Answer {
     pub src: Option<Addr>,
     /// The peer's address.
     pub dst: Option<Addr>,
-    /// The paths to the peer. Empty if the address is not native and ACM knows no path, or none was wanted.
+    /// The paths to the peer. Empty if the address is not native and ACM has no path, or if none was requested.
     pub paths: Vec<PathData>,
     /// Whether the paths are from ACM. ACM may not have learned of a change yet: if the paths cannot be used, others are resolved
     /// from the addresses.
@@ -126,7 +126,7 @@ pub enum ResolveError {
         /// The text.
         text: String,
     },
-    /// Subnet administration knows no such service.
+    /// Subnet administration has no such service.
     #[error("subnet administration has no record of service {what}")]
     NoService {
         /// The service that was looked up.
@@ -173,13 +173,13 @@ impl Resolver {
         Self { dir: Some(dir), ..self }
     }
 
-    /// Resolves a node and a service, one of which may be left out, as for getaddrinfo(3). There is at least one answer, and the
-    /// best is first. Without hints, answers are IP addresses for connections.
+    /// Resolves a node and a service, one of which may be left out, as for getaddrinfo(3). Returns at least one answer, the best
+    /// first. Without hints, answers are IP addresses for connections.
     ///
-    /// It takes as long as the name service does and, if a path is wanted, up to 2 s for the neighbour and 2 s for the path. ACM
-    /// is queried before them, for half a second at most (see [`Settings`](crate::client::acm::Settings)). Answers with an IP
-    /// address get a path that ACM knows, too. ACM is also queried for the native address of a name that the name service does
-    /// not know.
+    /// It takes as long as the name service does and, if a path is requested, up to 2 s for the neighbour and 2 s for the path.
+    /// ACM is queried before them, for half a second at most (see [`Settings`](crate::client::acm::Settings)). Answers with an
+    /// IP address get a path that ACM knows, too. ACM is also queried for the native address of a name that the name service
+    /// does not know.
     ///
     /// # Errors
     /// [`ResolveError`]. A peer without a GID, or one that does not answer, is not an error.
@@ -216,7 +216,7 @@ impl Resolver {
         })
     }
 
-    /// Resolves a name that has no IP address, if native addresses are wanted.
+    /// Resolves a name that has no IP address, if native addresses are requested.
     fn without_ip(
         &self,
         node: Option<&str>,

@@ -114,8 +114,8 @@ fn behind(
     })
 }
 
-/// Returns the private data header that tells a listener with an IP address which peer connects (IBTA annex A11). It
-/// leaves the source port open.
+/// Returns the private data header that identifies the connecting peer to a listener with an IP address (IBTA annex
+/// A11). It leaves the source port open.
 fn header(near: &Route) -> Vec<u8> {
     let (Addr::Ip(src), Addr::Ip(dst)) = (near.src, near.dst) else { return Vec::new() };
     let pair = IpPair::new(src.ip().to_canonical(), dst.ip().to_canonical());

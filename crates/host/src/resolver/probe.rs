@@ -11,7 +11,7 @@ use super::ResolveError;
 use crate::client::{EventChannel, HostClient};
 use crate::error::HostError;
 
-/// How long resolving an address, a path and a list of services may take each, as in rdma_create_ep(3).
+/// Time that resolving an address, a path and a list of services may take each, as in rdma_create_ep(3).
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An id that resolves addresses and paths and never connects. It has a channel of its own, which is destroyed with it.
@@ -85,7 +85,7 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // The service may be gone, and the id with it.
+        // The service, and with it the id, may be gone.
         let _ = self.client.destroy_id_soon(self.id);
     }
 }

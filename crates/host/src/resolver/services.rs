@@ -9,12 +9,12 @@ use super::{Answer, ResolveError, Resolver, gid};
 use crate::names::ServiceKey;
 
 impl Resolver {
-    /// Returns the services of a name or ID that subnet administration knows, queried from the InfiniBand port with this GID
-    /// (`RAI_SA`). They are in [`PortSpace::Ib`], without paths.
+    /// Returns subnet administration's services of a name or ID, queried from the InfiniBand port with this GID (`RAI_SA`).
+    /// They are in [`PortSpace::Ib`], without paths.
     ///
     /// # Errors
-    /// [`ResolveError::NoService`] if there is none; other errors when no port has the GID, or there is no answer
-    /// within 2 s.
+    /// [`ResolveError::NoService`] if none exists. Other errors when no port has the GID, or no answer arrives within 2
+    /// s.
     pub fn services(&self, from: Gid, service: &ServiceKey) -> Result<Vec<Answer>, ResolveError> {
         let probe = Probe::new(&self.client, PortSpace::Ib, QpType::Rc, self.only)?;
         self.client.bind_addr(probe.id(), IbAddr::of_port(from))?;

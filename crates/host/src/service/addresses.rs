@@ -24,7 +24,7 @@ const MAX_GIDS: usize = 256;
 /// row is used again.
 #[derive(Debug)]
 pub(super) struct Addresses {
-    /// The addresses that the caller fixed. None takes the machine's.
+    /// The addresses that the caller fixed. If none, the machine's are used.
     fixed: Option<Vec<IpAddr>>,
     port: u16,
     rows: Vec<Option<Row>>,
@@ -34,17 +34,20 @@ pub(super) struct Addresses {
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) ip: IpAddr,
+    /// The interface that has the address.
     pub(super) interface: Interface,
+    /// The prefix length of the address.
     pub(super) prefix: u8,
     /// RoCE's sockets on the address.
     pub(super) roce: Sockets,
+    /// The entry of the GID table.
     pub(super) entry: GidEntry,
 }
 
 /// The result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// GID indices that have got an address.
+    /// GID indices that received an address.
     pub(super) added: Vec<u8>,
     /// Rows whose address was removed.
     pub(super) removed: Vec<Row>,

@@ -46,7 +46,7 @@ impl Core {
         self.capture.writer.is_some()
     }
 
-    /// Tells a process where to send frames, if a capture is running.
+    /// Sends a process the descriptor for frames, if a capture is running.
     pub(super) fn tell_capture(&mut self, id: ClientId) {
         if !self.is_device(id) {
             return;

@@ -26,13 +26,13 @@ pub(super) struct ClientId(pub(super) u64);
 /// The reason why a client is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
-    /// It closed its socket.
+    /// The client closed its socket.
     Closed,
-    /// Its process ended, even if its children keep descriptors open.
+    /// The client's process ended, even if its children keep descriptors open.
     Died,
-    /// It did not read its messages.
+    /// The client did not read its messages.
     Slow,
-    /// It broke the protocol.
+    /// The client broke the protocol.
     Broke(String),
 }
 
@@ -54,20 +54,26 @@ pub(super) const NOBODY: u32 = 65_534;
 /// A client process, as the service sees it.
 #[derive(Debug)]
 pub(super) struct Client {
+    /// The socket for requests and replies.
     pub(super) rpc: Foreign,
-    /// Readable when the process has ended. None if the kernel does not show the process to us.
+    /// Readable when the process has ended. None if the kernel does not show the process to the service.
     pub(super) pidfd: Option<OwnedFd>,
-    /// 0 if the kernel does not show the process to us.
+    /// The process ID, or 0 if the kernel does not show the process to the service.
     pub(super) pid: i32,
     pub(super) uid: u32,
+    /// The name of the process.
     pub(super) comm: String,
+    /// The time of the connection.
     pub(super) since: Instant,
-    /// None until it has greeted.
+    /// The kind of the client. None until it has greeted.
     pub(super) kind: Option<ClientKind>,
+    /// The state of the client's device, if it has opened one.
     pub(super) device: Option<DeviceSide>,
-    /// Whether it may have rings to processes of other hosts.
+    /// Whether the client may have rings to processes of other hosts.
     pub(super) host_rings: bool,
+    /// The slots of the client's queue pairs.
     pub(super) slots: Vec<u16>,
+    /// The client's event channels.
     pub(super) channels: Vec<ChannelId>,
     /// Reserved id numbers that it may still use.
     pub(super) reserved: std::ops::Range<u64>,
@@ -78,9 +84,11 @@ pub(super) struct Client {
 /// The state of a client with a device.
 #[derive(Debug)]
 pub(super) struct DeviceSide {
+    /// The socket for notifications.
     pub(super) notify: Outgoing,
-    /// Its board, if it lets other processes of its user access its memory.
+    /// The client's board, if it lets other processes of its user access its memory.
     pub(super) board: Option<OwnedFd>,
+    /// The page with the process's counters.
     pub(super) counters: SharedMem,
     /// The share for these three descriptors.
     pub(super) _share: Share,
@@ -117,7 +125,7 @@ impl Client {
     }
 
     /// Returns what is needed to access this process's memory: its board and a pidfd. None if the processes are of
-    /// different users, if either does not allow it, or if the kernel does not name one to us.
+    /// different users, if either does not allow it, or if the kernel does not name one to the service.
     pub(super) fn reach_for(&self, other: &Self) -> Option<(&OwnedFd, &OwnedFd)> {
         other.device.as_ref()?.board.as_ref()?;
         other.pidfd.as_ref()?;
@@ -126,8 +134,8 @@ impl Client {
         same.then_some((board, self.pidfd.as_ref()?))
     }
 
-    /// Returns whether it may be the same process, as far as the kernel shows. Two processes that it does not show may be
-    /// the same if they belong to one user.
+    /// Returns whether the client may be the same process, as far as the kernel shows. Two processes that it does not
+    /// show may be the same if they belong to one user.
     pub(super) fn may_be(&self, other: &Self) -> bool {
         let same_user = self.uid == other.uid && self.uid != NOBODY;
         self.pid == other.pid && (self.pid != 0 || same_user)
@@ -148,7 +156,7 @@ impl Client {
         word.map_or(0, |w| w.load(Ordering::Relaxed))
     }
 
-    /// Shuts down our sockets, also towards children that share the client's ends.
+    /// Shuts down the service's sockets, also towards children that share the client's ends.
     pub(super) fn close(&self) {
         let shut = |fd| rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
         let _ = shut(self.rpc.as_fd());

@@ -37,6 +37,7 @@ const MAX_RESERVED: u32 = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Outbox(std::collections::VecDeque<Action>);
 
+/// An action that the connection manager requested.
 #[derive(Debug)]
 enum Action {
     Mad(MadPath, Box<[u8; 256]>),
@@ -249,7 +250,7 @@ impl Core {
     }
 
     /// Holds a channel, so that the process can take the unread events from its end and put them back. The service itself
-    /// must not receive from a socket that the process has: a thread of the process could block it for ever (by a receive
+    /// must not receive from a socket that the process has: a thread of the process could block it forever (by a receive
     /// into memory whose page faults the process serves).
     pub(super) fn hold_channel(
         &mut self,
@@ -282,6 +283,7 @@ impl Core {
         self.clients.get(client)?.channels.iter().find(held).copied()
     }
 
+    /// Keeps the events that a process took from its held channel and put back.
     pub(super) fn put_back(
         &mut self,
         client: ClientId,

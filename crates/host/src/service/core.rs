@@ -81,20 +81,24 @@ pub(super) struct Core {
     pub(super) hubs: PerKind<Option<HubThread>>,
     pub(super) counts: Counts,
     pub(super) tx: TxBatch,
-    /// None while it is in use.
+    /// The receive batch. None while it is in use.
     pub(super) rx: Option<RxBatch>,
     /// The buffer in which messages are encoded.
     pub(super) scratch: Vec<u8>,
     /// Clients that are removed once nothing refers to them.
     pub(super) doomed: Vec<(ClientId, Gone)>,
+    /// Whether the service was requested to end.
     pub(super) stopping: bool,
+    /// Whether all users may bind ports below 1024.
     pub(super) any_port: bool,
 }
 
 /// An event channel.
 #[derive(Debug)]
 pub(super) struct Channel {
+    /// The client that opened the channel.
     pub(super) owner: ClientId,
+    /// The service's end of the channel's socket.
     pub(super) out: Outgoing,
     /// Events that were not sent yet.
     pub(super) batch: Vec<u8>,
@@ -268,7 +272,7 @@ impl Core {
         }
     }
 
-    /// Releases everything that a client had, and tells its peers.
+    /// Releases everything that a client had, and notifies its peers.
     fn remove_client(&mut self, id: ClientId, why: &Gone) {
         let Some(client) = self.clients.remove(id) else { return };
         self.counts.add(why.count());
@@ -307,7 +311,7 @@ impl Core {
         }
     }
 
-    /// Releases a slot, and tells all processes that its owner is gone.
+    /// Releases a slot, and notifies all processes that its owner is gone.
     pub(super) fn remove_slot(&mut self, slot: u16, next_index: Option<u16>) {
         self.rings.slot_gone(slot);
         self.host_rings_slot_gone(slot);
@@ -431,8 +435,8 @@ impl Core {
         self.clients.iter().for_each(|(_, client)| client.close());
     }
 
-    /// Returns how long the service must be idle before it ends. It stays while peers of closed connections do not know
-    /// yet that they are closed, because nothing else retransmits a lost DREQ.
+    /// Returns how long the service must be idle before it ends. It continues while peers of closed connections have
+    /// not been notified, because nothing else retransmits a lost DREQ.
     pub(super) fn idle_exit(&self) -> Option<Duration> {
         let done = self.is_alone() && !self.manager.says_goodbye();
         self.options.idle_exit.filter(|_| done)
@@ -520,7 +524,7 @@ fn interest(out: &Outgoing) -> Interest {
     if out.is_waiting() { Interest::ReadWrite } else { Interest::Read }
 }
 
-/// Encodes a value of our own, which can only fail for lack of memory.
+/// Encodes a value of the service, which can only fail for lack of memory.
 pub(super) fn encode<'s, T: Serialize>(value: &T, scratch: &'s mut Vec<u8>) -> Option<&'s [u8]> {
     scratch.clear();
     postcard::to_io(value, &mut *scratch)

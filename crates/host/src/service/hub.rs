@@ -2,8 +2,8 @@
 //! for a reply while the service continues. Each kind of device that has XRC has one, with a device of that
 //! kind.
 //!
-//! The service tells the thread which processes connect and leave ([`Order`]). Processes send it requests on
-//! sockets of their own.
+//! The service notifies the thread of processes that connect and leave ([`Order`]). Processes send it requests
+//! on sockets of their own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -171,7 +171,7 @@ impl Core {
         self.slots.owner(rdmux_verbs::control::slot_of(qpn))
     }
 
-    /// Tells the hubs that a process is gone.
+    /// Notifies the hubs that a process is gone.
     pub(super) fn hub_client_gone(&mut self, id: ClientId) {
         let own = self.hubs().find(|(_, thread)| thread.client == id).map(|(kind, _)| kind);
         if let Some(kind) = own {
@@ -257,7 +257,7 @@ impl Thread {
                             hub.join(MemberId(id.0), who);
                             self.sessions.insert(id, session);
                         }
-                        // Its end closes, and the process sees that.
+                        // The hub's end closes, which the process detects.
                         Err(error) => {
                             throttled!(warn, %error, "cannot serve a process at the XRC hub")
                         }

@@ -1,8 +1,8 @@
 //! Chooses the device of an id that may use several: one whose kind the destination listens on.
 //!
-//! The address alone does not tell, because all devices of a host have the same addresses. For this host the connection manager
-//! knows the listeners. Another host's service is asked by a datagram of a vendor class to QP1 over RoCE, which every host has. A
-//! host without rdmux refuses the class or does not answer; then the first kind is used, as without the query.
+//! The address alone does not determine it, because all devices of a host have the same addresses. For this host the connection
+//! manager knows the listeners. Another host's service is queried by a datagram of a vendor class to QP1 over RoCE, which every
+//! host has. A host without rdmux refuses the class or does not answer; then the first kind is used, as without the query.
 //!
 //! The query and its answer (MAD class 0x4f, version 1, attribute 0x0010; offsets from the start of the datagram):
 //!
@@ -35,10 +35,10 @@ const CLASS_VERSION: u8 = 1;
 const OUI: [u8; 3] = [0x02, 0x72, 0x64];
 const ATTR_ID: u16 = 0x0010;
 
-/// How often the query is sent, and how long an answer may take each time.
+/// The number of times that the query is sent, and the time that an answer may take each time.
 const TRIES: u8 = 3;
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a host that did not answer is not asked again, and how many such hosts are remembered.
+/// The time for which a host that did not answer is not queried again, and the number of such hosts that are remembered.
 const SILENCE: Duration = Duration::from_secs(10);
 const MAX_SILENT: usize = 1024;
 /// Maximum number of outstanding queries.
@@ -56,7 +56,7 @@ mod field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listening {
     tid: u64,
-    /// Whether it is an answer of the other host's service, rather than a refusal of the class.
+    /// Whether the datagram is an answer of the other host's service, rather than a refusal of the class.
     is_answer: bool,
     space: PortSpace,
     at: SocketAddr,
@@ -110,11 +110,12 @@ impl Listening {
 #[derive(Debug, Default)]
 pub(super) struct Kinds {
     open: BTreeMap<u64, Open>,
-    /// Hosts that did not answer, and until when they are not asked.
+    /// Hosts that did not answer, and the times until which they are not queried.
     silent: BTreeMap<IpAddr, Time>,
     last_tid: u64,
 }
 
+/// A query that was sent and not answered yet.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     id: IdHandle,
@@ -125,19 +126,19 @@ struct Open {
 }
 
 impl Kinds {
-    /// Forgets the queries of an id that stopped resolving.
+    /// Drops the queries of an id that stopped resolving.
     pub(super) fn forget(&mut self, id: IdHandle) {
         self.open.retain(|_, open| open.id != id);
     }
 
-    /// Returns when a query must be sent again or given up.
+    /// Returns the time at which a query must be sent again or given up.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.open.values().map(|open| open.next).min()
     }
 }
 
 impl Core {
-    /// Chooses a device for an id that may have several, now or after the peer's host has said where it listens.
+    /// Chooses a device for an id that may have several, now or after the peer's host has reported where it listens.
     pub(super) fn choose_kind(&mut self, id: IdHandle, query: &RouteQuery) {
         let dst = query.dst;
         if self.candidates(query).nth(1).is_none() || dst.ip().is_multicast() {
@@ -174,7 +175,7 @@ impl Core {
         all.map(|row| row.kind).filter(fits)
     }
 
-    /// Resolves a peer over the first candidate among these kinds, or over the first of all if there is none.
+    /// Resolves a peer over the first candidate among these kinds, or over the first of all if none is a candidate.
     fn find_peer_by(&mut self, id: IdHandle, query: &RouteQuery, kinds: u32) {
         let listens = |kind: &DeviceKind| kinds >> *kind as u32 & 1 != 0;
         let chosen = self.candidates(query).find(listens);
@@ -230,7 +231,7 @@ impl Core {
                 ports::of(DeviceKind::Roce).send_mad(self, &back, Qkey::QP1, &answer.to_bytes());
                 true
             }
-            // A response to a program's request of the same class may have the same number, but not our TID.
+            // A response to a program's request of the same class may have the same number, but not this service's TID.
             _ if header.method.is_response() => {
                 let open = self.kinds.open.get(&header.tid).copied().filter(is_from);
                 let Some(open) = open else { return message.is_some() };

@@ -8,15 +8,15 @@ use crate::client::connect_socket;
 use crate::error::HostError;
 use crate::names::HostDir;
 
-/// While waiting for the lock, how often to check whether its holder listens by now.
+/// Interval at which to check, while waiting for the lock, whether its holder listens by now.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Takes the lock of a host's service. A service that is ending closes its socket first and keeps the lock until
-/// everything of it is gone: this waits for it, at most `wait`.
+/// Takes the lock of a host's service. A service that is ending closes its socket first and keeps the lock until all
+/// its resources are released. This function waits for that, at most `wait`.
 ///
 /// # Errors
-/// [`HostError::AlreadyUp`] when another service listens; [`HostError::Unresponsive`] when it does not, but keeps the
-/// lock.
+/// [`HostError::AlreadyUp`] when another service listens; [`HostError::Unresponsive`] when the other service does not
+/// listen, but keeps the lock.
 pub(super) fn take(dir: &HostDir, wait: Duration) -> Result<File, HostError> {
     if let Some(lock) = dir.lock_service()? {
         return Ok(lock);
@@ -24,7 +24,8 @@ pub(super) fn take(dir: &HostDir, wait: Duration) -> Result<File, HostError> {
     let host = || dir.name().clone();
     let start = Instant::now();
     let (taken, lock) = channel();
-    // flock(2) has no timeout. If this one is late, the lock is released with the message that no one receives.
+    // flock(2) has no timeout. If this call returns late, the lock is released with the message that nothing
+    // receives.
     let mut waiter = Some(move |dir: HostDir| drop(taken.send(dir.wait_service_lock())));
     loop {
         if connect_socket(dir, LOOK)?.is_some() || wait.is_zero() {

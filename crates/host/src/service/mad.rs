@@ -67,7 +67,7 @@ struct Waiting {
 pub(super) enum Due {
     /// Send it again.
     Retry { port: PortId, to: MadAddress, mad: Box<[u8; MAD_LEN]> },
-    /// Tell the client that there was no response.
+    /// Notify the client that no response arrived.
     Expired { agent: u32, client: ClientId, to: MadAddress, mad: Box<[u8; MAD_LEN]> },
 }
 
@@ -126,7 +126,7 @@ impl Agents {
         Ok(number)
     }
 
-    /// Unregisters an agent, and forgets its requests.
+    /// Unregisters an agent, and drops its requests.
     pub(super) fn unregister(&mut self, client: ClientId, agent: u32) -> Result<(), Failure> {
         self.owned(client, agent)?;
         self.agents.remove(&agent);
@@ -141,7 +141,7 @@ impl Agents {
     }
 
     /// Prepares a client's datagram for sending: puts the agent's number into the transaction ID
-    /// and, if there is a timeout, records that a response is expected.
+    /// and, if a timeout is set, records that a response is expected.
     pub(super) fn send(
         &mut self,
         now: Time,

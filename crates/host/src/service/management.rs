@@ -88,7 +88,7 @@ impl Core {
         }
     }
 
-    /// Sends datagrams again that got no response, or reports that there was none.
+    /// Sends datagrams again that got no response, or reports that none arrived.
     pub(super) fn resend_mads(&mut self, now: Time) {
         for due in self.agents.handle_timeout(now) {
             match due {

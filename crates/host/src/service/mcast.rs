@@ -146,7 +146,7 @@ impl Groups {
         self.drop_empty();
     }
 
-    /// Removes a queue pair from a group, on whichever address. Returns whether it was a member.
+    /// Removes a queue pair from a group, on any address. Returns whether it was a member.
     fn leave_qp(&mut self, client: ClientId, qpn: Qpn, group: IpAddr) -> bool {
         let mut was = false;
         for (&(g, local), entry) in &mut self.0 {
@@ -217,7 +217,7 @@ fn join(socket: &Socket, group: IpAddr, local: IpAddr, interface: u32) -> io::Re
     }
 }
 
-/// Makes the error for a process that wants to be in more groups than allowed.
+/// Makes the error for a process that requests membership in more groups than allowed.
 pub(super) fn too_many_groups(most: u32) -> Failure {
     Failure::new(
         libc::ENOMEM,

@@ -55,7 +55,7 @@ use self::ports::ib::PortAt;
 use crate::error::HostError;
 use crate::proto::MAX_MESSAGE;
 
-/// How long the service waits for further changes of the machine's addresses after one.
+/// Time that the service waits for further changes of the machine's addresses after one.
 const RESCAN_DELAY: Duration = Duration::from_millis(100);
 
 /// The least time that a service started on demand waits for its first client, which started it and may be slow to
@@ -70,7 +70,7 @@ pub struct Service {
     monitor: AddressMonitor,
     stop: Doorbell,
     buf: Vec<u8>,
-    /// When to scan the machine's addresses again.
+    /// Time at which to scan the machine's addresses again.
     rescan: Option<Instant>,
     idle_since: Option<Instant>,
 }
@@ -260,7 +260,7 @@ impl Service {
         self.idle_end().is_some_and(|end| end <= Instant::now())
     }
 
-    /// Accepts clients that have just connected. Returns whether there are none, so that the service may end. A later client
+    /// Accepts clients that have just connected. Returns whether none are left, so that the service may end. A later client
     /// starts a new service.
     fn leave(&mut self) -> bool {
         self.accept();

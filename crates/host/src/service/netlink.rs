@@ -1,6 +1,6 @@
 //! Interfaces, addresses and neighbours from the kernel, by rtnetlink(7).
 //!
-//! The kernel answers within the call that asks, so nothing here waits.
+//! The kernel answers within the call that sends the request, so nothing here waits.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -45,7 +45,8 @@ pub(super) struct Interface {
     pub(super) name: String,
     pub(super) mtu: u32,
     pub(super) flags: u32,
-    /// Whether it is a bridge: bridges to containers have the same address on many machines.
+    /// Whether the interface is a bridge. Bridges to containers have the same address on many
+    /// machines.
     pub(super) is_bridge: bool,
 }
 
@@ -93,9 +94,9 @@ impl InterfaceAddress {
 /// The kernel's state of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Neighbour {
-    /// Its hardware address is known, or not needed.
+    /// The neighbour's hardware address is known, or not needed.
     Known,
-    /// It does not answer.
+    /// The neighbour does not answer.
     Failed,
     /// Being resolved, or unknown.
     Asking,

@@ -9,13 +9,13 @@ use super::poller::Poller;
 use crate::error::HostError;
 use crate::names::{Registry, RegistryEntry};
 
-/// How long clients of a killed service may take to close its sockets.
+/// Time that clients of a killed service may take to close its sockets.
 const LET_GO: Duration = Duration::from_secs(2);
-/// How many addresses are tried for a host without one: a block of the registry.
+/// The number of addresses that are tried for a host without one: a block of the registry.
 const TRIES: usize = 256;
 
-/// Opens everything on the host's addresses: those of the options; else, for the default host, those of the
-/// configuration or the machine; for another host, the registry's.
+/// Opens everything on the host's addresses: those of the options, else those of the configuration or the machine for
+/// the default host, and the registry's for another host.
 ///
 /// # Errors
 /// [`HostError::PortInUse`] and [`HostError::AssignedInUse`] when another program has the port there, and others.

@@ -21,24 +21,24 @@ pub struct ServiceOptions {
     pub dir: RuntimeDir,
     /// Limits, timers, the port.
     pub config: Config,
-    /// Its addresses. By default those of the configuration or of the machine for the default
-    /// host, and the registry's for others.
+    /// The service's addresses. By default those of the configuration or of the machine for the default host, and the
+    /// registry's for others.
     pub addresses: Option<Vec<IpAddr>>,
     /// GUID of its node. By default, that of the configuration for the default host, else one that is drawn once and
     /// kept.
     pub node_guid: Option<NodeGuid>,
-    /// The fabrics of its InfiniBand adapter's ports: one for each port, [`MAX_PORTS`] at most. If empty, the default: those
+    /// The fabrics of the InfiniBand adapter's ports: one for each port, [`MAX_PORTS`] at most. If empty, the default: those
     /// assigned to the host ([`HostDir::set_fabrics`](crate::HostDir::set_fabrics)), else the one that `$RDMUX_FABRIC` names, else
     /// those of the configuration.
     pub fabrics: Vec<FabricName>,
-    /// How long after the last client it ends; `None` never ends it.
+    /// Time after the last client at which the service ends. `None` never ends it.
     pub idle_exit: Option<Duration>,
-    /// How long it waits for the host's previous service, if that is still ending. By default not at all.
+    /// Time that the service waits for the host's previous service, if that is still ending. By default it does not wait.
     pub lock_wait: Duration,
 }
 
 impl ServiceOptions {
-    /// How long a service that a program needs waits for the previous one to end.
+    /// Time that a service that a program needs waits for the previous one to end.
     pub(crate) const ENDING: Duration = Duration::from_secs(10);
 
     /// Makes options with defaults, of a service that does not end by itself.
@@ -74,7 +74,8 @@ impl ServiceOptions {
         Ok(fabrics)
     }
 
-    /// Says why the service does not start if the machine has none of its addresses, and what to do.
+    /// Returns the error text for a machine that has none of the service's addresses: why the service does not start, and a
+    /// remedy.
     pub(super) fn no_address(&self) -> String {
         match &self.config.addresses {
             Some(addresses) if self.addresses.is_none() && self.host.is_default() => {

@@ -14,7 +14,7 @@ const MAX_WAITING: usize = 8 << 20;
 /// The reason why a process can get no more messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// More is queued than allowed: the process did not read for too long.
+    /// The queue exceeds its limit: the process did not read for too long.
     Slow,
     /// The process closed its end.
     Closed,
@@ -34,8 +34,9 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Makes a pair of sockets. Returns our end, as kept by `keep`, and the other end. At most `limit` messages are queued,
-    /// of [`MAX_WAITING`] bytes together, and no more than the share `bytes`, which is empty at first, allows its user.
+    /// Makes a pair of sockets. Returns this end, as kept by `keep`, and the other end. At most `limit` messages are
+    /// queued, of [`MAX_WAITING`] bytes together, and no more than the share `bytes`, which is empty at first, allows its
+    /// user.
     pub(super) fn pair(
         limit: usize,
         bytes: Share,

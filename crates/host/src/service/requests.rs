@@ -35,7 +35,7 @@ use crate::proto::{
 const MAX_ROW: usize = 64;
 /// Requests that are served for one client before others get their turn. A message is always served whole.
 const MAX_REQUESTS: u64 = 256;
-/// How long a client is served before others get their turn. The current message is completed.
+/// Time for which a client is served before others get their turn. The current message is completed.
 const TURN: Duration = Duration::from_millis(1);
 /// Descriptors that may wait for a process to read its notifications. With more, it gets no further ring.
 pub(super) const MAX_UNREAD_DESCRIPTORS: usize = 64;
@@ -50,7 +50,7 @@ enum Outcome {
     Greeting(Greeting),
     /// The reply follows later.
     Later,
-    /// There is no reply.
+    /// The request has no reply.
     Silent,
     /// The client broke the protocol.
     Break(String),
@@ -142,6 +142,7 @@ impl Core {
         }
     }
 
+    /// Sends a client the reply to its request, after the events that the request has caused.
     pub(super) fn reply(&mut self, id: ClientId, reply: &Reply, fds: &[OwnedFd]) {
         if reply.is_err() {
             self.counts.add(Count::Refusals);
@@ -219,7 +220,7 @@ impl Core {
             (ClientKind::Tool | ClientKind::Host, None) => None,
             (ClientKind::Device(kind), None) => Some((kind, None)),
             (ClientKind::Device(kind), Some(board)) if n == 1 => {
-                // Other processes of its user get the board.
+                // Other processes of the client's user get the board.
                 let board =
                     board.into_memfd().ok_or("a greeting with a descriptor that is not a board")?;
                 Some((kind, Some(board)))

@@ -1,4 +1,4 @@
-//! Resolves an address: the local address that leads to it, and whether there is a neighbour.
+//! Resolves an address: the local address that leads to it, and whether a neighbour exists.
 //!
 //! RoCE has no resolution of its own: the route is the kernel's, found by connecting a UDP socket,
 //! and the neighbour is found by the kernel's ARP or neighbour discovery.
@@ -27,6 +27,7 @@ const MAX_PENDING: usize = 65536;
 #[derive(Debug, Default)]
 pub(super) struct Resolver(BTreeMap<IdHandle, Pending>);
 
+/// A neighbour that the kernel is resolving.
 #[derive(Debug)]
 struct Pending {
     dst: IpAddr,
@@ -124,7 +125,7 @@ impl Core {
         }
         .is_on_link(dst);
         if !on_link || row.interface.has_no_neighbours() {
-            // Behind a gateway: only connecting shows whether the peer is there.
+            // Behind a gateway: only connecting shows whether the peer exists.
             return Ok(Step::Done(answer));
         }
         poke(row.peer(src, 0), row.peer(dst, DISCARD));
@@ -135,7 +136,7 @@ impl Core {
     pub(super) fn source(&self, query: &RouteQuery) -> Result<IpAddr, i32> {
         let dst = query.dst;
         let wanted = query.src_hint.or_else(|| {
-            // A virtual host has one address, whatever the kernel would choose.
+            // A virtual host has one address, regardless of the kernel's choice.
             let mut rows = self.addresses.rows().filter(|_| self.addresses.is_virtual());
             rows.next().map(|(_, row)| row.ip)
         });
@@ -190,8 +191,8 @@ impl Core {
     }
 }
 
-/// Makes the kernel resolve a neighbour. It may be doing so already, or know it: errors do not
-/// matter.
+/// Makes the kernel resolve a neighbour. The kernel may be doing so already, or have the entry, so
+/// errors do not matter.
 fn poke(src: SocketAddr, dst: SocketAddr) {
     let _ = UdpSocket::bind(src).and_then(|socket| socket.send_to(&[], dst));
 }

@@ -13,11 +13,12 @@ use rdmux_runtime::Share;
 /// Descriptors that the service uses for one side of a pair.
 pub(super) const END_DESCRIPTORS: usize = 3;
 
-/// All pairs, by their two slots, the smaller first. The descriptors are kept, so that a process that asks again gets
-/// the same ones.
+/// All pairs, by their two slots, the smaller first. The descriptors are kept, so that a process that requests rings
+/// again gets the same ones.
 #[derive(Debug, Default)]
 pub(super) struct Rings(HashMap<(u16, u16), Pair>);
 
+/// The rings of two processes.
 #[derive(Debug)]
 struct Pair {
     ends: [End; 2],
@@ -25,7 +26,7 @@ struct Pair {
     _shares: [Share; 2],
 }
 
-/// One side's descriptors.
+/// The descriptors of one side.
 #[derive(Debug)]
 struct End {
     rings: RingFds,
@@ -33,7 +34,7 @@ struct End {
 }
 
 impl Rings {
-    /// Returns whether there is a pair.
+    /// Returns whether a pair exists.
     pub(super) fn has(&self, slot: u16, peer: u16) -> bool {
         self.0.contains_key(&key(slot, peer))
     }

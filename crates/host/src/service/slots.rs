@@ -1,6 +1,6 @@
-//! Slots: blocks of queue pair numbers, and the sockets that go with them.
+//! Slots: blocks of queue pair numbers, and their sockets.
 //!
-//! A number must not be reused soon, or a late packet finds another process's queue pair. So a slot that is released
+//! A number must not be reused soon, or a late packet could reach another process's queue pair. So a slot that is released
 //! is not reused while others are free, and its numbers continue where they stopped. A service that was killed has lost this
 //! state. So the first index of a slot is random, and the next service does not repeat its numbers.
 //!
@@ -19,16 +19,16 @@ use super::clients::ClientId;
 const SLOTS: u16 = 2048;
 /// Queue pair numbers of a slot.
 const INDICES: u16 = 4096;
-/// How many released slots of a user rest before the first of them is used again, as long as fresh ones are left. Each
-/// slot ever used costs a socket on each address.
+/// The number of released slots of a user that are not used again as long as fresh ones are left. Each slot ever used costs a
+/// socket on each address.
 const RESTING: usize = 32;
-/// How far the index of a slot advances when a process died without reporting its last one.
+/// The step by which the index of a slot advances when a process died without reporting its last one.
 const STRIDE: u16 = 1021;
 
 /// All slots and their owners.
 #[derive(Debug)]
 pub(super) struct Slots {
-    /// By slot number; slot 0 is the service's.
+    /// The slots that were ever used, by number. Slot 0 is the service's.
     used: Vec<Slot>,
     resting: VecDeque<u16>,
     /// The hash that determines the first index of a slot, different in each service.
@@ -37,6 +37,7 @@ pub(super) struct Slots {
     descriptors: Shares,
 }
 
+/// A slot that was used.
 #[derive(Debug, Default)]
 struct Slot {
     owner: Option<ClientId>,
@@ -59,11 +60,11 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for a process of a user. Returns it with the first index to use. A fresh slot has this many
+    /// Takes a slot for a process of a user. Returns the slot with the first index to use. A fresh slot has this many
     /// sockets.
     ///
     /// # Errors
-    /// The reason why there is none: all are in use or other users', or the user's share is used up.
+    /// The reason why no slot is available: all are in use or other users', or the user's share is used up.
     pub(super) fn take(
         &mut self,
         owner: ClientId,

@@ -25,7 +25,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Views {
     trees: BTreeMap<DeviceChoice, Tree>,
-    /// When to check whether the counters changed; never while there are no clients.
+    /// Time at which to check whether the counters changed, or none while no client is connected.
     due: Option<Time>,
     /// The namespaces by user. Open descriptors keep them alive without a process.
     namespaces: BTreeMap<u32, UserViews>,
@@ -55,7 +55,7 @@ impl Views {
 }
 
 impl Core {
-    /// Writes the tree of these devices. The reply has the namespaces of the caller's user, if there are any.
+    /// Writes the tree of these devices. The reply has the namespaces of the caller's user, if any.
     pub(super) fn tell_view(
         &mut self,
         id: ClientId,
@@ -117,7 +117,7 @@ impl Core {
         Ok(Response::Done)
     }
 
-    /// Schedules an update of the trees, if there are any, because a client may have counted.
+    /// Schedules an update of the trees, if any, because a client may have counted.
     pub(super) fn watch_view(&mut self) {
         if self.views.trees.is_empty() {
             self.views.due = None;
@@ -127,8 +127,8 @@ impl Core {
         }
     }
 
-    /// Updates the trees if that is due, and requests counters that change by themselves. Once more after the last process is gone, so that
-    /// its counts are shown.
+    /// Updates the trees if that is due, and requests counters that change by themselves. Does so once more after the last process is gone,
+    /// so that its counts are shown.
     pub(super) fn poll_view(&mut self) {
         let now = self.now();
         if self.views.due.take_if(|due| *due <= now).is_some() {

@@ -50,8 +50,8 @@ fn cover_configuration(acm: &Places) -> io::Result<()> {
     Ok(())
 }
 
-/// Mounts the log over the machine's log file. If there is none, none must be created, so `/var/log` becomes a folder of the host in which
-/// the log is a link.
+/// Mounts the log over the machine's log file. If the machine has none, none must be created, so `/var/log` becomes a folder of the host
+/// in which the log is a link.
 fn cover_log(tree: &Path, acm: &Places) -> io::Result<()> {
     let (log, ours) = (Places::of_system().log(), acm.log());
     let Some(folder) = log.parent().filter(|folder| folder.is_dir()) else { return Ok(()) };

@@ -17,7 +17,7 @@
 //! Mounts that are made later on the machine still propagate. Later entries of `/dev`, `/run` and such a `/var/log` themselves do not
 //! appear. Files that a program creates in `/run` or such a `/var/log` itself are in the host's folder.
 //!
-//! A machine without `/etc/rdma` gets none. That would need another `/etc`, and files that programs replace there, such as those of users,
+//! A machine without `/etc/rdma` gets none. That would need another `/etc`, and files that programs replace in it, such as those of users,
 //! would be lost with the view. Programs that look for `/etc/rdma` are in packages that create it.
 
 use std::fs::{self, File};
@@ -45,8 +45,8 @@ pub struct Namespaces {
 }
 
 /// Turns the namespaces of this process, which must have one thread, into those of a view. A process that may mount needs
-/// no user namespace and gets none. Others enter `user`, the one of another view, if there is one, else the one that
-/// `shared` finds: processes of sibling user namespaces may not copy each other's memory.
+/// no user namespace and gets none. Others enter `user`, that of another view, if given, else the one that `shared`
+/// finds: processes of sibling user namespaces may not copy each other's memory.
 ///
 /// # Errors
 /// The kernel's error. The process must not be used for anything else then.
@@ -139,7 +139,7 @@ fn cover_dev(tree: &Path) -> Result<(), HostError> {
     rustix::mount::mount_move(&stage, "/dev").map_err(|e| refused("mount the private /dev", e))
 }
 
-/// Mounts the file of names over `/etc/hosts`. Programs can do without it: either file may be missing.
+/// Mounts the file of names over `/etc/hosts`. Either file may be missing, as programs do not require it.
 fn cover_hosts(tree: &Path) -> Result<(), HostError> {
     let (ours, real) = (within(tree, HOSTS), Path::new(HOSTS));
     if !ours.is_file() || !real.is_file() {
@@ -192,7 +192,7 @@ pub enum JoinError {
 }
 
 /// Moves this process, which must have one thread, into the namespaces of a view. Those that it is in already are skipped.
-/// It keeps its working directory: the one at its path in the view or, if there is none that it can reach, the machine's.
+/// It keeps its working directory: the one at its path in the view or, if it cannot reach that, the machine's.
 ///
 /// # Errors
 /// When the kernel refuses; when the process has another root directory than the view, which it would lose.

@@ -87,7 +87,7 @@ fn entries(facts: &Facts<'_>) -> BTreeMap<PathBuf, Entry> {
     }
     tree.text("sys/class/infiniband_verbs/abi_version", "6");
     mads(&mut tree, &facts.devices);
-    // A librdmacm other than rdmux's would take a successful write for the kernel's answer; here it fails.
+    // A librdmacm other than rdmux's would interpret a successful write as the kernel's answer. Writing to this file fails.
     tree.link("dev/infiniband/rdma_cm", "/dev/full");
     // Updated by each process that changes the registry.
     tree.link("etc/hosts", facts.etc_hosts);
@@ -306,7 +306,7 @@ fn put(root: &Path, below: &Path, text: &str) -> io::Result<()> {
     fs::rename(new, path)
 }
 
-/// Creates an empty file that all users may read, whatever the umask.
+/// Creates an empty file that all users may read, regardless of the umask.
 fn create(path: &Path) -> io::Result<File> {
     let file = File::create(path)?;
     file.set_permissions(Permissions::from_mode(0o644))?;
@@ -648,7 +648,7 @@ mod tests {
         assert_eq!(io::read_to_string(open).unwrap(), "7\n");
         let gid = |n: u8| fs::read_to_string(port.join(format!("gids/{n}"))).unwrap();
         assert!(gid(0).ends_with("0a00:0001\n"), "{}", gid(0));
-        // The table is as long as ibv_query_port(3) says, and an entry without an address has no attributes.
+        // The table is as long as ibv_query_port(3) reports, and an entry without an address has no attributes.
         for empty in 1..16 {
             assert_eq!(gid(empty), "0000:0000:0000:0000:0000:0000:0000:0000\n");
             assert!(!port.join(format!("gid_attrs/types/{empty}")).exists());

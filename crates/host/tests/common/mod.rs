@@ -21,7 +21,7 @@ use rdmux_verbs::control::{Control, ControlError, ControlEvent, DeviceKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Longer than anything here takes. Only a failing test waits that long.
+/// Longer than anything in these tests takes. Only a failing test waits that long.
 pub(crate) const TIMEOUT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -128,7 +128,7 @@ pub(crate) fn raw(path: &Path) -> OwnedFd {
     socket
 }
 
-/// Takes a queue pair from RESET to RTS, connected to the peer that the attributes name.
+/// Moves a queue pair from RESET to RTS, connected to the peer that the attributes name.
 pub(crate) fn connect_qp(qp: &Qp, attr: &QpAttr) {
     for (state, mask) in rdmux_testing::qp::steps(qp.init().qp_type, QpState::Rts) {
         qp.modify(&QpAttr { state, ..*attr }, mask).unwrap();

@@ -13,7 +13,7 @@
 //! A slot is found by the hash of its [`Key`]: it is one of the [`WINDOW`] slots from there on, among those in use. At first few are in
 //! use, so that a small cache takes a few pages. When a new entry finds no room in its window, the number in use is doubled, and all
 //! entries are rewritten with a new epoch. Once all are in use, the entry that expires first is replaced. For a key that is not in the
-//! table, a client asks the service.
+//! table, a client sends a request to the service.
 //!
 //! # Reading while it is written
 //!
@@ -131,7 +131,7 @@ mod word {
     pub(super) const CHOSEN: usize = 28;
 }
 
-/// The words that are written and read. In models there are two, which reveal a mixture as well as all would, in less time.
+/// The words that are written and read. Models use two, which reveal a mixture as well as all would, in less time.
 const USED: std::ops::Range<usize> =
     if cfg!(loom) { word::ABOUT..word::SOURCE } else { word::EPOCH..WORDS };
 /// The first epoch. In models it is the value of the words that are not written.
@@ -166,7 +166,7 @@ impl Sought {
     }
 }
 
-/// Returns the hash of a key, which is not zero. It is not secure against those who know the seed: see the module.
+/// Returns the hash of a key, which is not zero. It is not secure against programs that know the seed: see the module.
 fn hash(seed: u64, kinds: u32, words: &[u64; 16]) -> u64 {
     let fold = |hash: u64, [one, other]: [u64; 2]| {
         let product = u128::from(hash ^ one) * u128::from(other ^ 0x9e37_79b9_7f4a_7c15);

@@ -14,7 +14,7 @@ fn holds(content: &Content, epoch: u64, now: u64) -> bool {
     content[word::EPOCH] == epoch && content[word::EXPIRY] > now
 }
 
-/// How often a slot that changes during the read is read again.
+/// The maximum number of times that a slot that changes during the read is read again.
 const TRIES: usize = size(16, 1);
 
 /// A table that another process writes.
@@ -63,8 +63,8 @@ impl PathCache {
         if !self.is_leased(now) {
             return None;
         }
-        // The epoch is read before the entry: if a flush comes in between, the entry may be an older one. It is also read before the number
-        // of slots in use: entries of this epoch are in the slots of that number, or the writer has moved to the next epoch.
+        // The epoch is read before the entry: after a flush in between, the entry may be an older one. It is also read before the number of
+        // slots in use: entries of this epoch are in the slots of that number, or the writer has moved to the next epoch.
         let epoch = self.epoch();
         let slots = self.in_use();
         let key = Sought::new(key, self.seed);
@@ -94,7 +94,7 @@ impl PathCache {
         self.map.load(at::EPOCH, Ordering::Acquire)
     }
 
-    /// Returns how many slots are in use: a power of two, and at most the number of slots, whatever the writer stored.
+    /// Returns how many slots are in use: a power of two, and at most the number of slots, even if the writer stored more.
     pub(super) fn in_use(&self) -> usize {
         let said = usize::try_from(self.map.load(at::IN_USE, Ordering::Relaxed)).unwrap_or(0);
         if said.is_power_of_two() { said.min(self.slots) } else { self.slots }

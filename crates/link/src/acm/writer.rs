@@ -111,7 +111,7 @@ impl PathTable {
         slot.is_some()
     }
 
-    /// Removes all entries for which `keep` returns false, and expired ones. Takes time proportional to the number of slots in use.
+    /// Removes expired entries, and all for which `keep` returns false. Takes time proportional to the number of slots in use.
     pub fn retain(&mut self, now: u64, mut keep: impl FnMut(&Key, &Entry) -> bool) {
         for slot in self.slots_in_use() {
             let Held { hash, expiry } = self.held[number(slot)];

@@ -56,7 +56,7 @@ struct Layer {
     handler: AtomicUsize,
     flags: AtomicI32,
     mask: AtomicU64,
-    /// Whether an action with `SA_RESETHAND` has been used.
+    /// Whether the action with `SA_RESETHAND` has been used.
     spent: AtomicBool,
 }
 
@@ -264,7 +264,7 @@ impl Action {
     ///
     /// # Safety
     ///
-    /// The arguments are those of a signal handler that is being called.
+    /// The arguments must be those of the signal handler that is being called.
     unsafe fn deliver(&self, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         // SAFETY: by the caller's promise; see the head of this file.
         unsafe {
@@ -310,7 +310,7 @@ impl Action {
 ///
 /// # Safety
 ///
-/// `info` is what the handler that is being called was given.
+/// `info` must be the argument of the handler that is being called.
 unsafe fn end(signal: c_int, info: *mut libc::siginfo_t) {
     Action::DEFAULT.set(signal);
     // SAFETY: `info` is valid; the call reads it.

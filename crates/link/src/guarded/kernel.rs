@@ -1,5 +1,5 @@
-//! Access to the program's memory through the kernel, which checks it: `process_vm_readv(2)` and `process_vm_writev(2)` on the
-//! own process, about half a microsecond each. If these are forbidden, too (seccomp), an access to unmapped memory terminates the
+//! Access to the program's memory through the kernel, which checks it: `process_vm_readv(2)` and `process_vm_writev(2)` on this
+//! process, about half a microsecond each. If these are forbidden, too (seccomp), an access to unmapped memory terminates the
 //! program, as it does without rdmux.
 //!
 //! # What the unsafe code here relies on
@@ -66,6 +66,7 @@ pub(super) unsafe fn update(cell: *mut u64, f: impl Fn(u64) -> u64) -> Result<u6
     }
 }
 
+/// The result of a copy by the kernel.
 enum Outcome {
     Done,
     Fault,

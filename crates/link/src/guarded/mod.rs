@@ -27,7 +27,7 @@ pub struct Unmapped;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Guard {
-    /// Not chosen yet.
+    /// The method of access is not chosen yet.
     None,
     /// The signal handler of this module.
     Handler,
@@ -51,18 +51,18 @@ fn choose_guard() -> bool {
     GUARD.load(Ordering::Acquire) == Guard::Handler as u8
 }
 
-/// How long a handler that the program installs over this one may remain undetected, in nanoseconds, while [`keep`] is called.
-/// The program's handler gets the faults of guarded accesses meanwhile.
+/// The maximum time in nanoseconds for which a handler that the program installs over this one is not detected, while [`keep`]
+/// is called. The program's handler gets the faults of guarded accesses meanwhile.
 pub const NOTICE: u64 = 1_000_000;
 
 /// Enables the guard: installs the handler, or reinstalls it above one that the program has installed since. Takes two system
-/// calls. To be called when memory is registered.
+/// calls. Must be called when memory is registered.
 pub fn protect() {
     let guard = if routine::EXISTS && handler::install() { Guard::Handler } else { Guard::Kernel };
     GUARD.store(guard as u8, Ordering::Release);
 }
 
-/// As [`protect`], but at most once per [`NOTICE`]. `now` is in nanoseconds of any one clock.
+/// Enables the guard like [`protect`], but at most once per [`NOTICE`]. `now` is in nanoseconds of any one clock.
 #[inline]
 pub fn keep(now: u64) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -102,7 +102,7 @@ pub fn read(from: *const u8, to: &mut [u8]) -> Result<(), Unmapped> {
     unsafe { read_raw(from, to.as_mut_ptr(), to.len()) }
 }
 
-/// As [`read`], but into memory given by address.
+/// Reads like [`read`], but into memory given by address.
 ///
 /// # Safety
 ///
@@ -136,7 +136,7 @@ pub unsafe fn write(to: *mut u8, from: &[u8]) -> Result<(), Unmapped> {
     unsafe { write_raw(to, from.as_ptr(), from.len()) }
 }
 
-/// As [`write()`], but from memory given by address.
+/// Writes like [`write()`], but from memory given by address.
 ///
 /// # Safety
 ///

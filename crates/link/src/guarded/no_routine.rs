@@ -1,4 +1,4 @@
-//! A stand-in for the routines on architectures without them, on which the kernel copies.
+//! Replaces the routines on architectures without them, on which the kernel copies.
 
 pub(super) const EXISTS: bool = false;
 

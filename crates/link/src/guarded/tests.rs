@@ -9,7 +9,7 @@ use super::*;
 
 const PAGE: usize = 4096;
 
-/// Pages of which the second half is not fully accessible.
+/// Pages with a second half that is not fully accessible.
 struct Pages {
     base: *mut u8,
     half: usize,

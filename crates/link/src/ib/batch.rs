@@ -1,8 +1,9 @@
 //! Sending of datagrams: several packets, or several parts of one, in one system call.
 //!
-//! The kernel cuts one message into datagrams of one size, of which the last may be shorter (`UDP_SEGMENT`). So a packet is added
-//! to the gathered ones if it goes to the same process and its parts have the same size; a packet in a single smaller part ends
-//! the batch. If the path MTU turns out to be smaller than assumed, packets are reassembled from their parts and split again.
+//! The kernel cuts one message into datagrams of one size, except that the last may be shorter (`UDP_SEGMENT`). So a packet is
+//! added to the gathered ones if it is for the same process and its parts have the same size; a packet in a single smaller part
+//! ends the batch. If the path MTU turns out to be smaller than assumed, packets are reassembled from their parts and split
+//! again.
 
 use std::fmt;
 use std::io;
@@ -28,6 +29,7 @@ const MAX_BYTES: usize = 65_507;
 pub(super) struct Contents<'a> {
     /// LRH and GRH.
     pub(super) route: &'a [u8],
+    /// The packet from the BTH on.
     pub(super) frame: &'a Frame<'a>,
 }
 
@@ -64,9 +66,13 @@ impl Contents<'_> {
 /// A packet's destination process and its division into parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
+    /// The address of the destination process's host.
     pub(super) to: SocketAddr,
+    /// The QPN by which datagrams are steered to the process.
     pub(super) steer: u32,
+    /// The total length of the packet in bytes.
     pub(super) total: u16,
+    /// The number of parts.
     pub(super) parts: u8,
 }
 
@@ -112,6 +118,7 @@ pub(super) struct Batch {
 /// The result of a flush.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
+    /// The packets that were sent.
     pub(super) sent: Flushed,
     /// Packets that the kernel refused.
     pub(super) refused: u64,
@@ -165,7 +172,7 @@ impl Batch {
         self.used
     }
 
-    /// Returns the socket that all gathered packets go to. None while none is gathered.
+    /// Returns the socket that all gathered packets are for, or none if no packet is gathered.
     pub(super) fn zerocopy_dest(&self) -> Option<ZeroCopyDest> {
         let (_, Shape { to, steer, .. }) = *self.packets.first()?;
         Some(ZeroCopyDest { addr: to, slot: steer >> SLOT_SHIFT })
@@ -183,7 +190,7 @@ impl Batch {
             && self.used + shape.bytes() <= MAX_BYTES
     }
 
-    /// Adds a packet, for which there must be room. `put` writes it into a buffer of its length.
+    /// Adds a packet. The batch must have room for it. `put` writes it into a buffer of its length.
     ///
     /// # Errors
     ///
@@ -220,8 +227,8 @@ impl Batch {
         Ok(())
     }
 
-    /// As [`flush`](Self::flush), but zero-copy from the buffer `buf` if the kernel accepts it. Returns whether the kernel may
-    /// use the buffer.
+    /// Flushes like [`flush`](Self::flush), but zero-copy from the buffer `buf` if the kernel accepts it. Returns whether the
+    /// kernel may use the buffer.
     ///
     /// # Errors
     ///

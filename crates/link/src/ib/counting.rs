@@ -24,11 +24,11 @@ pub struct CountBy<'a> {
 /// The properties of a packet that determine its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentKind {
-    /// Its destination LID, of a port or a group.
+    /// The packet's destination LID, of a port or a group.
     pub dlid: Lid,
-    /// Its service level, 0 to 15.
+    /// The packet's service level, 0 to 15.
     pub sl: u8,
-    /// The index of its P_Key in the port's table.
+    /// The index of the packet's P_Key in the port's table.
     pub pkey: u8,
 }
 
@@ -46,7 +46,7 @@ impl SentKind {
 /// The rows in which one sender counts its packets. Packets to the own port, which never leave it, are not counted.
 #[derive(Debug)]
 pub struct SentCounts {
-    /// None if there are no rows.
+    /// The writer of the rows. None without rows.
     tally: Option<Tally>,
     /// The rows that were found last, by the LID's low bits.
     last: [Option<(SentKind, RouteId, Row)>; Self::LAST],

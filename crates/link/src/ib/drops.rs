@@ -17,7 +17,7 @@ macro_rules! drops {
             /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Returns its name in counters.
+            /// Returns the reason's name in counters.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }

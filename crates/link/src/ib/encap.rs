@@ -7,11 +7,11 @@
 //! 12  total length of the packet, LRH to ICRC, in bytes
 //! ```
 //!
-//! All numbers are big-endian. A packet goes from its LRH to its ICRC; it has no VCRC, since UDP has a checksum.
+//! All numbers are big-endian. A packet extends from its LRH to its ICRC; it has no VCRC, since UDP has a checksum.
 //!
 //! The word at offset 4 has the position of the BTH's destination QPN in a RoCEv2 packet, so that one BPF program steers datagrams
-//! of both to the socket of a process: it is that QPN here, too. For a multicast group it is 0xFFFFFF; a copy that the host makes
-//! for one of its processes has a QPN of that process there.
+//! of both to the socket of a process. It contains that QPN here, too. For a multicast group it is 0xFFFFFF; a copy that the host
+//! makes for one of its processes has a QPN of that process there.
 //!
 //! # Parts
 //!
@@ -94,7 +94,7 @@ impl Encap {
         [Self::VERSION, 0, part, parts, 0, s1, s2, s3, n1, n2, n3, n4, t1, t2, t3, t4]
     }
 
-    /// Returns into how many parts a packet is split if none may be larger than `room` bytes. None if there would be too many.
+    /// Returns the number of parts of a packet if none may be larger than `room` bytes. Returns none if they would be too many.
     #[inline]
     pub fn parts_for(total: u16, room: usize) -> Option<u8> {
         // Avoids a division in nearly all cases.

@@ -23,7 +23,7 @@ pub struct RouteGuard {
     /// The address at which the peer's host receives packets; not known before there was a route to it.
     to: Option<SocketAddr>,
     path: Path,
-    /// The state for which the result was found.
+    /// The state that the result is valid for.
     seen: Option<Seen>,
     found: Result<Passage, IbDrop>,
     counts: SentCounts,
@@ -43,6 +43,7 @@ struct Path {
     pkey_index: u16,
 }
 
+/// The state that a result depends on.
 #[derive(Debug)]
 struct Seen {
     version: u64,
@@ -59,7 +60,7 @@ struct Seen {
 struct Passage {
     /// The maximum payload.
     most: u32,
-    /// Whether every packet of the queue pair passes, and every answer.
+    /// Whether every packet of the queue pair and every answer passes.
     open: bool,
 }
 
@@ -70,7 +71,7 @@ impl RouteGuard {
     }
 
     /// Creates the guard of a queue pair whose peer's host is known by another port than that of these routes. The host's address at this
-    /// port becomes known when there is a route.
+    /// port becomes known with a route to it.
     pub fn by_other_port(routes: Arc<Routes>) -> Self {
         let (path, found, counts) = (Path::default(), Err(IbDrop::TxNoWay), SentCounts::new());
         Self { routes, to: None, path, seen: None, found, counts, row: None }

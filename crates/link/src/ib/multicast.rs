@@ -2,7 +2,7 @@
 //!
 //! A copy for each member costs the sender a system call and the kernel a pass through its network stack. For one datagram to an IP
 //! group, the kernel makes the copies at a fraction of that cost, and puts each into the socket of a process that has members. The
-//! subnet determines the receivers of a packet, not the membership of the IP group. So the datagram names the ports that it is for:
+//! subnet determines the receivers of a packet, not the membership of the IP group. So the datagram names its destination ports:
 //!
 //! ```text
 //! 0   version 2, a zero, the number of ports (16 bits)
@@ -111,7 +111,7 @@ pub fn put(
 ///
 /// # Errors
 ///
-/// [`IbDrop::RxVersion`], or [`IbDrop::RxMalformed`] where there are fewer ports than the datagram says.
+/// [`IbDrop::RxVersion`], or [`IbDrop::RxMalformed`] if the datagram contains fewer ports than its count.
 pub fn parse(datagram: &[u8], fabric: u64, port: Guid) -> Result<Option<&[u8]>, IbDrop> {
     let (header, rest) = datagram.split_first_chunk::<HEADER>().ok_or(IbDrop::RxMalformed)?;
     let [version, zero, n1, n2, z1, z2, z3, z4, number @ ..] = *header;
@@ -145,7 +145,7 @@ mod tests {
             assert_eq!(read(0x1234_5678_9abc_def0, port.0), Some(&b"packet"[..]));
             assert_eq!(read(0x1234_5678_9abc_def1, port.0), None);
         }
-        // Nor for a port whose GUID spans two of them.
+        // It is not for a port whose GUID spans two of them, either.
         for port in [3, 0x0001_0002_ffff_ffff, 1 << 63] {
             assert_eq!(read(0x1234_5678_9abc_def0, port), None);
         }

@@ -37,7 +37,7 @@ impl fmt::Debug for Name {
 
 /// A destination of datagrams.
 pub trait Outlet {
-    /// Returns the address that the datagrams come from, and at which the own host receives them.
+    /// Returns the source address of the datagrams, at which this host also receives them.
     fn local_addr(&self) -> SocketAddr;
 
     /// Returns whether one call may carry several datagrams.
@@ -53,8 +53,8 @@ pub trait Outlet {
     /// Those of `sendmsg(2)`. `EAGAIN` if the outlet is full, `EMSGSIZE` if a datagram is too large for the path. None was sent then.
     fn send(&self, to: &Name, segment: usize, bytes: &[u8]) -> io::Result<()>;
 
-    /// As [`send`](Self::send) for several datagrams, but zero-copy from the buffer `buf`. Returns none if zero-copy is not supported.
-    /// After an error the kernel may nevertheless use the buffer, and some datagrams may have been sent.
+    /// Sends several datagrams like [`send`](Self::send), but zero-copy from the buffer `buf`. Returns none if zero-copy is not
+    /// supported. After an error the kernel may nevertheless use the buffer, and some datagrams may have been sent.
     fn send_zerocopy(
         &self,
         _to: &Name,

@@ -1,8 +1,8 @@
 //! Reassembly of packets from their parts.
 //!
-//! A machine without I/O: its input is a part and its sender, its output is a whole packet. It is bounded, since anybody may send
-//! parts: the numbers of incomplete packets of a sender and in all are limited, and the oldest is discarded for a new one. There
-//! is no timer.
+//! A state machine without I/O: its input is a part and its sender, its output is a whole packet. It is bounded, since any
+//! program may send parts: the numbers of incomplete packets of a sender and in all are limited, and the oldest is discarded for
+//! a new one. No timer is used.
 
 use std::net::SocketAddr;
 
@@ -42,7 +42,7 @@ pub enum Joined<'a> {
     Whole(&'a [u8]),
     /// The part is the first one of its packet to arrive.
     Begun {
-        /// Whether another packet was discarded for it.
+        /// Whether another packet was discarded to make room.
         gave_up: bool,
     },
     /// Further parts are missing.
@@ -285,7 +285,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever parts arrive, each packet that completes is one that was sent, at most as often as its parts were.
+        /// For any parts that arrive, each packet that completes is one that was sent, at most as often as its parts were.
         #[test]
         fn only_what_was_sent_becomes_whole(
             order in proptest::collection::vec((0_u16..6, 0_u32..6, 0_usize..16), 0..400),
@@ -309,7 +309,7 @@ mod tests {
             }
         }
 
-        /// Any datagrams at all use bounded memory, and never yield a packet of another length than they say.
+        /// Arbitrary datagrams use bounded memory, and never yield a packet of another length than they contain.
         #[test]
         fn any_bytes_are_taken(
             datagrams in proptest::collection::vec(

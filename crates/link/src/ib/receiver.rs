@@ -24,7 +24,7 @@ pub(super) struct Owner {
     /// The slot of the process. The socket of slot zero also gets datagrams for slots without a
     /// socket.
     pub(super) slot: u16,
-    /// Whether it gets datagrams for objects that belong to no process.
+    /// Whether the wire gets datagrams for objects that belong to no process.
     pub(super) has_targets: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Owner {
 pub(super) enum Came<'a> {
     /// A packet that is admitted if its ICRC is right.
     Packet(Admitted<'a>),
-    /// As `Packet`, but not in the datagram's memory.
+    /// A packet like `Packet`, but not in the datagram's memory.
     Joined(Admitted<'a>),
     /// A whole packet for another process of this host.
     Stray,
@@ -40,8 +40,8 @@ pub(super) enum Came<'a> {
     Nothing,
 }
 
-/// A packet that is admitted if its ICRC is right. That check takes the longest, and is left to the code that reads the packet
-/// anyway.
+/// A packet that is admitted if its ICRC is right. The receiver of the packet, which reads it anyway, does this check, which
+/// takes the longest.
 #[derive(Clone, Copy)]
 pub(super) struct Admitted<'a> {
     /// The packet from its LRH to its ICRC.
@@ -60,7 +60,7 @@ impl Admitted<'_> {
 }
 
 impl Receiver {
-    /// Updates the known routes; to be called before each burst.
+    /// Updates the known routes. Must be called before each burst.
     pub(super) fn refresh(&mut self, routes: &Routes) {
         self.known.refresh(routes);
     }

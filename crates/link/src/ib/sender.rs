@@ -52,7 +52,7 @@ const GROUP_STEER: u32 = 0;
 #[derive(Clone, Copy, Debug)]
 struct Target {
     addr: SocketAddr,
-    /// None for the own port.
+    /// The way to the port. None for this port itself.
     way: Option<Way>,
     /// The route by which packets are counted.
     route: RouteId,
@@ -143,7 +143,7 @@ impl RouteHeaders {
 impl Sender {
     /// The number of cached LIDs.
     const FOUND: usize = 64;
-    /// How often a route may change while a packet is sent.
+    /// The maximum number of changes of a route while a packet is sent.
     const TRIES: usize = 16;
 
     /// Creates a sender without packets or known routes.
@@ -176,7 +176,7 @@ impl Sender {
         }
     }
 
-    /// Gathers a packet, if there is room for it.
+    /// Gathers a packet, if the batch has room for it.
     pub(super) fn send(
         &mut self,
         exit: Exit<'_, impl Outlet>,

@@ -16,9 +16,9 @@ use crate::routes::{OwnPort, RouteView, Way};
 use crate::rows::Rows;
 use crate::shm::SharedMem;
 
-/// The present routes of one port of a device. All its wires use it, in all threads.
+/// The present routes of one port of a device. All the port's wires use it, in all threads.
 ///
-/// Without a table, as before the port is attached to a fabric and after the fabric is gone, no packet is sent or admitted.
+/// Without a table, no packet is sent or admitted: before the port is attached to a fabric, and after the fabric is gone.
 #[derive(Debug, Default)]
 pub struct Routes {
     /// The number of the port.
@@ -35,11 +35,12 @@ pub struct Routes {
 /// The maximum part of a packet in one datagram to an address, if the path MTU is small.
 #[derive(Debug, Default)]
 struct Narrow {
-    /// Whether there is any such address.
+    /// Whether `rooms` has any address.
     any: AtomicBool,
     rooms: RwLock<HashMap<SocketAddr, usize>>,
 }
 
+/// The present table, rows and GIDs.
 #[derive(Debug, Default, Clone)]
 struct Now {
     view: Option<Arc<RouteView>>,
@@ -64,8 +65,8 @@ impl Routes {
         Self { port_num, ..Self::default() }
     }
 
-    /// As [`new`](Self::new), but counts drops in the words of a page that other processes see, from `first` on in the order of
-    /// [`IbDrop::ALL`].
+    /// Creates routes like [`new`](Self::new), but counts drops in the words of a page that other processes see, from `first` on
+    /// in the order of [`IbDrop::ALL`].
     pub fn counting_in(port_num: u8, page: SharedMem, first: usize) -> Self {
         Self { port_num, drops: Drops::in_page(page, first), ..Self::default() }
     }
@@ -75,7 +76,8 @@ impl Routes {
         self.set_view_with(view, None);
     }
 
-    /// As [`set_view`](Self::set_view), with rows in which this process counts packets for the writer of the table.
+    /// Sets the table like [`set_view`](Self::set_view), with rows in which this process counts packets for the writer of the
+    /// table.
     pub fn set_view_with(&self, view: Option<RouteView>, rows: Option<Rows>) {
         let (view, rows) = (view.map(Arc::new), rows.map(Arc::new));
         {
@@ -90,7 +92,7 @@ impl Routes {
         self.now.read().view.clone()
     }
 
-    /// Returns the address at which the host that has a LID receives packets, whether or not there is a route to it.
+    /// Returns the address at which the host that has a LID receives packets, whether or not a route to it exists.
     pub fn endpoint(&self, lid: Lid) -> Option<SocketAddr> {
         Some(self.view()?.peer_with(lid)?.addr)
     }
@@ -106,7 +108,7 @@ impl Routes {
         self.drops.get(why)
     }
 
-    /// Returns each reason for which packets are dropped: its name in counters, and the count.
+    /// Returns the name and count of each reason for drops.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         IbDrop::ALL.iter().map(|why| (why.name(), self.dropped(*why)))
     }
@@ -117,6 +119,7 @@ impl Routes {
         self.version.load(Ordering::Acquire)
     }
 
+    /// Counts `n` packets that were dropped.
     pub(super) fn count(&self, why: IbDrop, n: u64) {
         self.drops.count(why, n);
     }
@@ -185,9 +188,11 @@ pub(super) struct Known {
     pub(super) port_num: u8,
     version: u64,
     epoch: u64,
+    /// The table, or none if the port is not attached.
     pub(super) view: Option<Arc<RouteView>>,
     rows: Option<Arc<Rows>>,
     pub(super) gids: Arc<[Gid]>,
+    /// The port's own properties.
     pub(super) own: OwnPort,
     /// The number of the fabric.
     pub(super) fabric: u64,
@@ -265,8 +270,8 @@ impl Known {
         self.pkey.1
     }
 
-    /// Checks whether a packet with this many bytes of payload, and with the P_Key at an index of the own table, passes all links
-    /// of a way; without a way, to the own port.
+    /// Checks whether a packet with this many bytes of payload, and with the P_Key at an index of this port's table, passes all
+    /// links of a way. Without a way, checks a packet to this port itself.
     #[inline]
     pub(super) fn check(
         &self,
@@ -295,7 +300,7 @@ impl Known {
     }
 }
 
-/// Returns whether it is the key of a partition: no key is zero, with or without full membership (IBTA 10.9.1.1).
+/// Returns whether this is the key of a partition: no key is zero, with or without full membership (IBTA 10.9.1.1).
 fn is_partition(pkey: Pkey) -> bool {
     pkey.0 & 0x7fff != 0
 }

@@ -279,7 +279,7 @@ fn packets_that_are_sent_zero_copy_arrive_whole() {
         assert!(came.iter().zip(&sent).all(|((bytes, _), sent)| *bytes == sent.bytes()));
         buf.recycle();
     }
-    // One packet is not worth it.
+    // One packet is not sent zero-copy.
     a.send(&local(0x20), &Sent::new(1, 4096)).unwrap();
     let tx = &mut *a.tx.borrow_mut();
     let mut buf = pool.take(a.wire.zerocopy_dest(tx).unwrap()).unwrap();
@@ -530,7 +530,7 @@ fn a_new_way_holds_for_the_next_packet() {
     assert_eq!(a.expect(1)[0].1.slid, Lid(0x52));
 }
 
-/// Builds a packet from the LRH to the ICRC, as anybody may send it.
+/// Builds a packet from the LRH to the ICRC, as any program may send it.
 fn forged(lrh: Lrh, grh: Option<Grh>, qpn: u32, pkey: Pkey, payload: &[u8]) -> Vec<u8> {
     let bth = Bth { pkey, ..Bth::new(Opcode::UC_SEND_ONLY, Qpn::new(qpn), Psn::new(1)) };
     let packet = IbPacket { lrh, grh, packet: Packet::new(bth, payload) };
@@ -566,7 +566,8 @@ impl Stranger {
         self.socket.send_to(datagram, self.port.group.local_addr()).unwrap();
     }
 
-    /// Sends datagrams, of which none must be received, and one that must. Returns the counts of drops meanwhile.
+    /// Sends datagrams that must all be dropped, and one that must be received. Returns the counts of drops
+    /// meanwhile.
     fn lost(&mut self, datagrams: &[Vec<u8>]) -> Vec<(&'static str, u64)> {
         let counts = |port: &Port| port.routes.counters().collect::<Vec<_>>();
         let before = counts(&self.port);
@@ -652,7 +653,7 @@ fn what_is_not_to_be_let_in_is_counted_by_its_reason() {
     let mut to_qp0 = plain(LRH, 0, Pkey::DEFAULT);
     to_qp0[0][5..8].fill(0);
     assert_eq!(s.lost(&to_qp0), [("rx_management", 1)]);
-    // A limited member of a partition of which the port is a full member.
+    // A limited member of a partition. The port is a full member of it.
     s.send(&plain(LRH, 0x234, Pkey(0x0012))[0]);
     assert_eq!(s.port.expect(1).len(), 1);
 }

@@ -40,11 +40,11 @@ impl Violated {
 pub struct KeyViolation {
     /// The violated rule.
     pub kind: Violated,
-    /// Its source LID.
+    /// The packet's source LID.
     pub slid: Lid,
-    /// Its destination LID.
+    /// The packet's destination LID.
     pub dlid: Lid,
-    /// Its service level.
+    /// The packet's service level.
     pub sl: u8,
     /// The P_Key or Q_Key.
     pub key: u32,
@@ -94,10 +94,12 @@ impl Reports {
     /// The minimum interval between reports of a kind. A port repeats its traps no faster.
     const PAUSE: Duration = Duration::from_millis(20);
 
+    /// Sets the function that receives reports.
     pub(super) fn set(&self, take: Box<Take>) {
         self.0.lock().take = Some(take.into());
     }
 
+    /// Reports a violation, unless one of the same kind was reported less than [`PAUSE`](Self::PAUSE) ago.
     pub(super) fn report(&self, violation: &KeyViolation) {
         let take = {
             let mut state = self.0.lock();

@@ -31,7 +31,7 @@ pub struct IbWire {
     port: UdpPort,
     /// The owner of the socket.
     owner: Owner,
-    /// The group that it receives by IP multicast, and nothing else, if it is such a socket.
+    /// The group that the socket receives by IP multicast, if it receives only a group.
     of_group: Option<Gid>,
     routes: Arc<Routes>,
     numbers: Numbers,

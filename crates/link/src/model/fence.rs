@@ -1,7 +1,7 @@
 //! `membarrier(2)` in a model; see the crate's `fence`.
 //!
-//! A heavy fence takes effect on each other thread somewhere between two of its accesses. So either that thread's light fence or
-//! the heavy one comes first, and accesses after the later one see those before the earlier one. Two changes of one word have the
+//! A heavy fence takes effect on each other thread somewhere between two of its accesses. So one of that thread's light fence and
+//! the heavy one is first, and accesses after the later one see those before the earlier one. Two changes of one word have the
 //! same effect. A light fence that relies on a heavy one that does not exist orders nothing.
 
 use std::cell::Cell;

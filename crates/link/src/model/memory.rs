@@ -3,7 +3,7 @@
 //! # What the unsafe code here relies on
 //!
 //! The threads of a model run one at a time, and switch only inside accesses to atomics. So while a reference to a word lives for
-//! one call, there is no other.
+//! one call, no other exists.
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -95,7 +95,7 @@ impl Mapping {
         self.read(offset, unsafe { std::slice::from_raw_parts_mut(to, len) });
     }
 
-    /// Not modelled.
+    /// Is not modelled, and panics.
     ///
     /// # Safety
     ///

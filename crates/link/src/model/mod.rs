@@ -1,8 +1,7 @@
 //! Shared-memory protocols under `loom`: `cargo xtask models`.
 //!
-//! [`memory`] and [`fence`] stand in for a mapped memfd and for `membarrier(2)`; the rest is the production code. A word of the
-//! model is a `loom` atomic, and copies of bytes are unordered accesses: a data race ends the model with an error, as does a lost
-//! wakeup.
+//! [`memory`] and [`fence`] replace a mapped memfd and `membarrier(2)`. The rest is the production code. A word of the model is a
+//! `loom` atomic, and copies of bytes are unordered accesses: a data race ends the model with an error, as does a lost wakeup.
 //!
 //! Each test names the orderings that it needs: if one is weakened, the test fails. `loom` does not model a total order of all
 //! `SeqCst` accesses: it treats them as acquire and release, and only fences as sequentially consistent. It also does not model

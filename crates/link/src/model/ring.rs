@@ -8,7 +8,7 @@ use loom::thread;
 use super::{check, fence};
 use crate::ring::{self, Consumer, MIN_CAPACITY, Producer, RingError};
 
-/// The length of a record of one line, of which the ring has eight, and of the longest: two lines.
+/// The length of a record of one line. The ring has eight lines, and the longest record takes two.
 const SHORT: usize = 8;
 const LONG: usize = ring::SHORT;
 
@@ -96,9 +96,11 @@ fn a_full_ring() {
 /// Whether the consumer can execute the heavy fence.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Heavy {
+    /// The kernel has the system call.
     There,
+    /// The kernel lacks the system call.
     Missing,
-    /// Only until it has mapped the ring.
+    /// The consumer may use the system call until it has mapped the ring, but not later.
     Forbidden,
 }
 
@@ -157,8 +159,8 @@ fn a_consumer_that_sleeps_is_woken_without_the_heavy_fence() {
     no_wakeup_is_lost(3, &[SHORT, SHORT], Heavy::Missing);
 }
 
-/// Also needs that the consumer informs the producer, and does not sleep until the producer must have seen this; and that the producer
-/// writes a record before it checks which side executes the fence.
+/// Also requires that the consumer informs the producer, and does not sleep until the producer must have seen this, and that the
+/// producer writes a record before it checks which side executes the fence.
 #[test]
 fn a_consumer_that_sleeps_is_woken_after_the_heavy_fence_was_forbidden() {
     no_wakeup_is_lost(3, &[SHORT, SHORT], Heavy::Forbidden);

@@ -17,13 +17,13 @@ pub struct Consumer {
     asked: u64,
     /// Whether the consumer executes the producer's fence.
     heavy: Cell<bool>,
-    /// When the producer was requested to execute its own fences. None once it must have seen the request.
+    /// Time when the producer was requested to execute its own fences. None once it must have seen the request.
     told: Cell<Option<Instant>>,
     broken: bool,
 }
 
-/// How long the consumer does not sleep after it has requested that the producer execute its own fences: far longer than it takes until all
-/// processors see a write, including writes of the producer from before it knew.
+/// Time for which the consumer does not sleep after it has requested that the producer execute its own fences: far longer than all
+/// processors need to see a write, including writes of the producer from before it knew.
 const KNOWN_AFTER: Duration = Duration::from_millis(10);
 
 impl Consumer {
@@ -40,7 +40,7 @@ impl Consumer {
         Ok(Self { ring, tail: 0, asked: 0, heavy, told, broken: false })
     }
 
-    /// Returns the next record, if there is one. Dropping it frees its room.
+    /// Returns the next record, if any. Dropping it frees its room.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl Consumer {
         Ok(self.peek()?.map(|head| self.take(head)))
     }
 
-    /// Returns the head of the next record, if there is one.
+    /// Returns the head of the next record, if any.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl Consumer {
         self.ring.capacity / stride(0)
     }
 
-    /// Returns whether there is no record to pop. A cheap check for a polling loop.
+    /// Returns whether the ring has no record to pop. A cheap check for a polling loop.
     pub fn is_empty(&self) -> bool {
         !self.broken && self.state() == 0
     }
@@ -105,7 +105,7 @@ impl Consumer {
         Self::prepare_all([self].into_iter())
     }
 
-    /// As [`prepare_sleep`](Self::prepare_sleep) for several rings, with only one fence.
+    /// Prepares like [`prepare_sleep`](Self::prepare_sleep) for several rings, with only one fence.
     pub fn prepare_all<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> bool {
         let mut heavy = false;
         for one in all.clone() {
@@ -142,7 +142,7 @@ impl Consumer {
         self.told.get().is_none()
     }
 
-    /// Cancels [`prepare_sleep`](Self::prepare_sleep), whatever ended the sleep.
+    /// Cancels [`prepare_sleep`](Self::prepare_sleep), regardless of what ended the sleep.
     pub fn awake(&self) {
         self.ring.map.word(field::SLEEPS).store(0, Ordering::Relaxed);
     }
@@ -174,7 +174,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Returns the kind that the producer gave.
+    /// Returns the kind that the producer set.
     #[inline]
     pub fn kind(&self) -> u8 {
         self.kind
@@ -202,7 +202,7 @@ pub struct Record<'c> {
 }
 
 impl Record<'_> {
-    /// Returns the kind that the producer gave.
+    /// Returns the kind that the producer set.
     pub fn kind(&self) -> u8 {
         self.head.kind
     }
@@ -231,7 +231,7 @@ impl Record<'_> {
         n
     }
 
-    /// As [`copy`](Self::copy), but into memory given by address: the application's registered buffers.
+    /// Copies like [`copy`](Self::copy), but into memory given by address: the application's registered buffers.
     ///
     /// # Safety
     ///

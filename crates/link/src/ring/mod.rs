@@ -28,7 +28,7 @@
 //! # A hostile peer
 //!
 //! It can write anything anywhere in the shared memory at any time. Each word that matters is read once, checked, and used from a
-//! private copy; an invalid one breaks the ring for good ([`Broken`]). Each side keeps its own position privately. Bytes of
+//! private copy; an invalid one breaks the ring permanently ([`Broken`]). Each side keeps its own position privately. Bytes of
 //! records may change while they are read, so they are copied out before they are examined.
 
 mod consumer;
@@ -75,11 +75,11 @@ mod field {
     pub(super) const CAPACITY: usize = 8;
     /// The consumer's position.
     pub(super) const TAIL: usize = 64;
-    /// One while the consumer sleeps or is about to.
+    /// This word is one while the consumer sleeps or is about to.
     pub(super) const SLEEPS: usize = 128;
-    /// One if the consumer executes the heavy fence before it sleeps.
+    /// This word is one if the consumer executes the heavy fence before it sleeps.
     pub(super) const HEAVY: usize = 136;
-    /// One while the producer waits for room.
+    /// This word is one while the producer waits for room.
     pub(super) const WAITS: usize = 192;
 }
 
@@ -90,7 +90,7 @@ const VALID: u64 = 1 << 63;
 /// The state word of a marker: the next record is at offset zero.
 const WRAP: u64 = VALID | 1 << 62;
 
-/// Returns how many bytes a record of `len` bytes takes.
+/// Returns the number of bytes that a record of `len` bytes takes.
 const fn stride(len: usize) -> usize {
     (RECORD_HEADER + len).next_multiple_of(LINE)
 }
@@ -184,7 +184,7 @@ impl Shared {
     }
 
     /// Returns after how many bytes the consumer checks whether the producer waits, which costs a fence. A producer that waits
-    /// found twice as many bytes in the ring, so there is a check after it began to wait.
+    /// found twice as many bytes in the ring, so a check follows after it began to wait.
     fn asks_every(&self) -> u64 {
         self.capacity as u64 / 4
     }

@@ -10,13 +10,13 @@ use crate::wire::Piece;
 
 /// The maximum length of a record for [`Producer::push_short`]: the bytes of two lines.
 pub const SHORT: usize = 2 * LINE - RECORD_HEADER;
-/// How many bytes ahead are cleared: two small packets.
+/// Number of bytes that are cleared ahead: two small packets.
 const CLEAR_AHEAD: u64 = 4 * LINE as u64;
 
 /// The reason why a record was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
-    /// There is no room until the consumer advances.
+    /// The ring has no room until the consumer advances.
     #[error("the ring is full")]
     Full,
     /// The record is too long for a ring of this capacity.
@@ -78,8 +78,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Writes the first `len` of these bytes as a record, if there is room: as [`try_push`](Self::try_push), but in fewer steps.
-    /// Returns false if there is no room, or none in one piece.
+    /// Writes the first `len` of these bytes as a record, if the ring has room: as [`try_push`](Self::try_push), but in fewer
+    /// steps. Returns false if there is no room, or none in one piece.
     #[inline]
     pub fn push_short(
         &mut self,
@@ -112,8 +112,8 @@ impl Producer {
         Ok(self.reserved(len, skip))
     }
 
-    /// As [`reserve`](Self::reserve). If the ring is full, also requests a wakeup by the consumer when it advances; no wakeup is
-    /// lost in between.
+    /// Reserves like [`reserve`](Self::reserve). If the ring is full, also requests a wakeup by the consumer when it advances.
+    /// No wakeup is lost in between.
     ///
     /// # Errors
     ///
@@ -196,8 +196,8 @@ impl Producer {
         Ok(self.tail == self.head)
     }
 
-    /// Returns whether records that take `bytes` in total have room. If not, the consumer has been asked for a wakeup when it
-    /// advances.
+    /// Returns whether records that take `bytes` in total have room. If not, the consumer has been requested to wake this process
+    /// when it advances.
     pub fn has_room_or_wait(&mut self, bytes: usize) -> bool {
         loop {
             if self.has_room(bytes as u64) {
@@ -267,7 +267,7 @@ impl Reserved<'_> {
         self.at += n;
     }
 
-    /// As [`put`](Self::put), but from memory given by address.
+    /// Writes like [`put`](Self::put), but from memory given by address.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Two rings as a wire of records, of which packets are one kind.
+//! Two rings as a wire of records. Packets are one kind of record.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Ring {
         self.bell.as_ref()
     }
 
-    /// Wakes the other process. Never blocks, whatever that process does. Returns false if it is this one, which
+    /// Wakes the other process. Never blocks, whatever that process does. Returns false if the other process is this one, which
     /// must wake itself.
     pub fn wake(&self) -> bool {
         let Some(bell) = &self.bell else { return false };
@@ -120,14 +120,14 @@ pub struct Meta {
     pub pad: u8,
     /// The destination QPN, as in its header: consecutive packets for one queue pair share its lock.
     pub dest_qpn: u32,
-    /// The PSN that it acknowledges.
+    /// The PSN that the record acknowledges.
     pub ack: Option<Psn>,
-    /// The path that it was sent by.
+    /// The path by which the record was sent.
     pub path: RingPath,
 }
 
-/// A path between two processes of a machine, with its ends as the sender names them. There is one ring for all paths, but a
-/// queue pair that has two paths must know by which a packet arrived (IBTA 17.2.8).
+/// A path between two processes of a machine, with its ends as the sender names them. All paths share one ring, but a queue
+/// pair that has two paths must know by which of them a packet arrived (IBTA 17.2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RingPath {
     /// The number of the port of both ends, or [`ELSEWHERE`](Self::ELSEWHERE); 0 if the path is not given.
@@ -150,7 +150,7 @@ impl RingPath {
 }
 
 impl Meta {
-    /// Set in the word with the PSN if there is one.
+    /// Set in the word with the PSN if it contains one.
     const ACK: u32 = 1 << 31;
 
     /// Encodes it for a record.

@@ -34,8 +34,8 @@
 //!
 //! # A hostile writer
 //!
-//! Everything is read once into private memory, checked, and bounded: the writer can cause packets to be lost or to go to another address,
-//! as it may anyway, and nothing worse.
+//! Everything is read once into private memory, checked, and bounded: the writer can only cause packets to be lost or sent to another
+//! address, as it may anyway.
 
 mod reader;
 mod writer;
@@ -90,21 +90,21 @@ pub struct Route {
 /// The port to which the table belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnPort {
-    /// Whether the port is active: a port that is not neither sends nor receives data.
+    /// Whether the port is active. Otherwise it neither sends nor receives data.
     pub active: bool,
-    /// Its base LID; zero while no subnet manager has given it one.
+    /// The port's base LID, or zero until a subnet manager assigns one.
     pub lid: Lid,
-    /// How many low bits of the LID are path bits, 0 to 7: the port has 2^LMC LIDs.
+    /// The number of path bits at the low end of the LID, 0 to 7: the port has 2^LMC LIDs.
     pub lmc: u8,
     /// The largest payload of a packet.
     pub mtu: Mtu,
-    /// The prefix of its GIDs.
+    /// The prefix of the port's GIDs.
     pub gid_prefix: u64,
     /// The GUID in its first GID.
     pub port_guid: Guid,
-    /// Whether its host receives groups by IP multicast ([`Peer::multicast`]), and so may send by it.
+    /// Whether the port's host receives groups by IP multicast ([`Peer::multicast`]), and so may send by it.
     pub multicast: bool,
-    /// Its P_Key table; unused entries are zero.
+    /// The port's P_Key table. Unused entries are zero.
     pub pkeys: [Pkey; PKEYS],
 }
 
@@ -123,7 +123,7 @@ impl OwnPort {
         has_lid(self.lid, self.lmc, lid).then_some((lid.0 & self.mask() & 0x7f) as u8)
     }
 
-    /// Returns the LID with these path bits, of which the LMC determines how many are used.
+    /// Returns the LID with these path bits. The LMC determines how many of them are used.
     pub fn lid_with(&self, path_bits: u8) -> Lid {
         let mask = self.mask();
         Lid(self.lid.0 & !mask | u16::from(path_bits) & mask)
@@ -152,12 +152,12 @@ pub struct Peer {
     pub addr: SocketAddr,
     /// The port's GUID, which reveals a change of the port under the same number.
     pub port_guid: Guid,
-    /// Its base LID, whether or not there is a way to it; zero while it has none.
+    /// The port's base LID, whether or not it is reachable, or zero without one.
     pub lid: Lid,
-    /// How many low bits of the LID are path bits.
+    /// The number of path bits at the low end of the LID.
     pub lmc: u8,
-    /// Whether its host is on this machine and receives groups by the machine's IP multicast, so that one datagram reaches all such hosts
-    /// ([`ib`](crate::ib)).
+    /// Whether the port's host is on this machine and receives groups by the machine's IP multicast, so that one datagram reaches
+    /// all such hosts ([`ib`](crate::ib)).
     pub multicast: bool,
 }
 
@@ -176,11 +176,12 @@ pub struct Way {
     pub sls: u16,
     /// Bit i: packets with the P_Key at index i of the own table pass every partition enforcement.
     pub pkeys: u128,
-    /// Bit b: packets from the other port to the own LID with the path bits b arrive, if they may be sent in this direction: of the same
-    /// size, with the same service levels. Only then are operations on the other's memory without a packet permitted.
+    /// Bit b is set if packets from the other port to this port's LID with the path bits b arrive, provided that they may be sent in
+    /// this direction: of the same size, with the same service levels. Only then are operations on the other's memory without a packet
+    /// permitted.
     pub back: u128,
-    /// Bit i: the other port accepts packets with the P_Key at index i of the own table, and answers with that partition's key pass every
-    /// enforcement, too.
+    /// Bit i is set if the other port accepts packets with the P_Key at index i of this port's table, and answers with that partition's
+    /// key pass every enforcement, too.
     pub answered: u128,
 }
 
@@ -195,8 +196,8 @@ impl Way {
         index < PKEYS && self.pkeys >> index & 1 != 0
     }
 
-    /// Returns whether the other port's answers arrive, for packets from the own LID with these path bits, and with the P_Key at an index
-    /// of the own table.
+    /// Returns whether the other port's answers arrive, for packets from this port's LID with these path bits, and with the P_Key
+    /// at an index of this port's table.
     pub const fn comes_back(&self, path_bits: u8, pkey: usize) -> bool {
         path_bits < 128
             && self.back >> path_bits & 1 != 0
@@ -212,7 +213,7 @@ const MLIDS: u16 = if cfg!(loom) { 2 } else { 0x4000 };
 /// The number of rows. With one for each unicast LID and each peer, 200,000 are left for groups.
 const ROWS: u32 = if cfg!(loom) { 4 } else { 1 << 18 };
 
-/// The size of a row in bytes: two cache lines, of which the second has only the number of the next row.
+/// The size of a row in bytes: two cache lines. The second contains only the number of the next row.
 const LINE: usize = 128;
 /// "rdmuxrt" and the version of the layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxrt\x04");
@@ -228,7 +229,7 @@ mod at {
     pub(super) const PEERS: usize = 4096;
     pub(super) const LIDS: usize = PEERS + 8 * (super::MAX_PEERS as usize + 1);
     pub(super) const MLIDS: usize = LIDS + 8 * super::LIDS as usize;
-    /// In a model this is not a multiple of a line.
+    /// The end of the entries, which in a model is not a multiple of a line.
     const ENTRIES_END: usize = MLIDS + 8 * super::MLIDS as usize;
     pub(super) const ROWS: usize = ENTRIES_END.next_multiple_of(super::LINE);
     pub(super) const END: usize = ROWS + super::ROWS as usize * super::LINE;
@@ -260,7 +261,7 @@ const fn first(entry: u64) -> u32 {
 
 /// The contents of a row. The number of the next row is in the word after these.
 type Words = [u64; 8];
-/// The number of words that are written and read. In models there are two, which reveal a mixture as well as all would, in less time.
+/// The number of words that are written and read. Models use two, which reveal a mixture as well as all would, in less time.
 const USED: usize = if cfg!(loom) { 2 } else { 8 };
 /// The index of the word with the number of the next row.
 const NEXT: usize = 8;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::shared::{Ordering, ReadMapping, fence, size};
 
-/// How often an entry that changes during the read is read again.
+/// The maximum number of times that an entry that changes during the read is read again.
 const TRIES: usize = size(16, 2);
 
 /// A table that another process writes.
@@ -61,7 +61,7 @@ impl RouteView {
         port.unwrap_or_default()
     }
 
-    /// Returns the way to the port that has a LID, if there is one.
+    /// Returns the way to the port that has a LID, if any.
     pub fn way(&self, dlid: Lid) -> Option<Way> {
         self.route(dlid).way
     }
@@ -83,12 +83,12 @@ impl RouteView {
         found.unwrap_or_default().id
     }
 
-    /// Returns the peer with this number, if there is one.
+    /// Returns the peer with this number, if any.
     pub fn peer(&self, id: PeerId) -> Option<Peer> {
         self.settled(peer_entry(id), |row| Peer::from_words(self.row(row)?.0))
     }
 
-    /// Returns the peer that has a LID, whether or not there is a way to it.
+    /// Returns the peer that has a LID, whether or not a way to it exists.
     pub fn peer_with(&self, lid: Lid) -> Option<Peer> {
         let peer = |id| self.peer(id).filter(|peer| peer.has_lid(lid));
         let at_end = self.way(lid).and_then(|way| peer(way.peer));

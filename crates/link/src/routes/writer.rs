@@ -32,7 +32,7 @@ pub struct RouteTable {
     free: Vec<u32>,
     /// The highest number of a row that has been in use.
     pub(super) used: u32,
-    /// Whether there are changes since the last [`publish`](Self::publish).
+    /// Whether the table has changed since the last [`publish`](Self::publish).
     changed: bool,
 }
 
@@ -46,8 +46,8 @@ impl RouteTable {
         Self::of_fabric(0)
     }
 
-    /// As [`create`](Self::create), on the fabric with this number. It should be random, so that the machine's fabrics have
-    /// different ones.
+    /// Creates a table like [`create`](Self::create), on the fabric with this number. The number should be random, so that
+    /// the machine's fabrics have different ones.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl RouteTable {
         self.set_route(dlid, Route { id: RouteId::NONE, way: way.copied() })
     }
 
-    /// As [`set_way`](Self::set_way), with the ID by which packets to the LID are counted.
+    /// Sets a way like [`set_way`](Self::set_way), with the ID by which packets to the LID are counted.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl RouteTable {
         self.set_group_route(mlid, RouteId::NONE, ways)
     }
 
-    /// As [`set_group`](Self::set_group), with the ID by which packets to the group are counted.
+    /// Sets a group like [`set_group`](Self::set_group), with the ID by which packets to the group are counted.
     ///
     /// # Errors
     ///

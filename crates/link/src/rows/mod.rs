@@ -17,7 +17,7 @@
 //! # Changes of ways
 //!
 //! A writer opens a row, then checks that the way is unchanged. The reader changes the route table first, then reads rows. Both have a full
-//! fence in between, so either the writer sees that the way has changed, or the reader sees an open row and keeps the way that it is for
+//! fence in between, so either the writer sees that the way has changed, or the reader sees an open row and keeps that row's way
 //! ([`RowReader::read`]). A row is reused for another key only after the reader has acknowledged its closing.
 //!
 //! # A hostile peer
@@ -43,15 +43,15 @@ pub const MAX_PACKETS: u64 = 1 << 46;
 pub enum Counted {
     /// Packets that leave the port.
     Sent {
-        /// The way that they take, or [`RouteId::NONE`] if the table identifies none.
+        /// The way that the packets take, or [`RouteId::NONE`] if the table identifies none.
         route: RouteId,
-        /// Their destination.
+        /// The destination of the packets.
         dlid: Lid,
-        /// Their service level.
+        /// The service level of the packets.
         sl: u8,
-        /// The index of their P_Key in the port's table.
+        /// The index of the packets' P_Key in the port's table.
         pkey: u8,
-        /// Their payload in bytes; zero unless they are dropped because of it.
+        /// The payload of the packets in bytes, or zero unless they are dropped because of it.
         payload: u16,
     },
     /// Packets that the port itself drops, by the number of the reason ([`IbDrop`](crate::ib::IbDrop)).

@@ -67,8 +67,8 @@ impl RowReader {
         self.read_within(|used| used, show);
     }
 
-    /// As [`read`](Self::read), but reads only the rows that were read before, and as many as `most` returns for the number of rows that
-    /// have been in use. The counts and ways of the other rows are not known then.
+    /// Reads like [`read`](Self::read), but only the rows that were read before, and as many as `most` returns for the number of rows
+    /// that have been in use. The counts and ways of the other rows are not known then.
     pub fn read_within(
         &mut self,
         most: impl FnOnce(usize) -> usize,

@@ -17,6 +17,7 @@ pub struct Rows {
     free: Mutex<Free>,
 }
 
+/// The rows that can be opened.
 #[derive(Debug, Default)]
 struct Free {
     /// The number of rows that have been in use.
@@ -94,7 +95,7 @@ impl Rows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row(pub(super) u32);
 
-/// The reason why there is no row.
+/// The reason why no row was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfound {
     /// The route table no longer has the ID: the way must be looked up again.

@@ -20,8 +20,8 @@ pub struct GroupOptions {
     /// The requested size in bytes of each socket's receive and send buffer. Without privilege the kernel grants at most
     /// `net.core.rmem_max` and `wmem_max`.
     pub buffer: usize,
-    /// Whether received datagrams report their traffic class and hop limit, for the GRH area of UD. It costs some time for each;
-    /// [`UdpPort::report_headers`](super::UdpPort::report_headers) changes it later.
+    /// Whether received datagrams report their traffic class and hop limit, for the GRH area of UD. This costs some time for
+    /// each datagram. [`UdpPort::report_headers`](super::UdpPort::report_headers) changes it later.
     pub header_info: bool,
     /// The interface of a link-local IPv6 address, otherwise zero.
     pub scope_id: u32,
@@ -65,7 +65,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Returns its `errno`.
+    /// Returns the error's `errno`.
     pub fn errno(&self) -> i32 {
         match self {
             Self::InUse { .. } => libc::EADDRINUSE,
@@ -123,8 +123,8 @@ impl UdpGroup {
     }
 
     /// Returns a duplicate of `slot`'s socket, to be passed to a process. Sockets up to that slot are created as needed, and packets
-    /// to QPNs of those slots go to them from now on. A process that has one of a slot other than 0 cannot attach a program to it or
-    /// to the group.
+    /// to QPNs of those slots are steered to them from now on. A process that has the socket of a slot other than 0 cannot attach a
+    /// program to it or to the group.
     ///
     /// # Errors
     ///
@@ -171,10 +171,10 @@ impl UdpGroup {
         steer::slot_of(qpn, self.sockets.len(), self.nobodys)
     }
 
-    /// Drops the datagrams in a slot's socket, before the slot is given to another process. Returns how many they were (GRO counts
-    /// several as one).
+    /// Drops the datagrams in a slot's socket, before the slot is assigned to another process. Returns how many it dropped (GRO
+    /// counts several as one).
     pub fn recycle(&self, slot: u16) -> usize {
-        /// More than a receive buffer can hold, so that a flood does not keep this loop running.
+        /// A bound above the number that a receive buffer can hold, so that a flood does not keep this loop running.
         const MOST: usize = 1 << 16;
         let Some(socket) = self.sockets.get(usize::from(slot)) else { return 0 };
         let mut dropped = 0;

@@ -1,4 +1,4 @@
-//! The holder of a UDP port, for an error message that says what to do.
+//! The holder of a UDP port, for an error message that suggests a remedy.
 
 use std::fmt;
 use std::fs;
@@ -68,6 +68,7 @@ pub fn user_name(uid: u32) -> Option<String> {
     })
 }
 
+/// A socket that the kernel lists.
 struct Entry {
     addr: SocketAddr,
     uid: u32,

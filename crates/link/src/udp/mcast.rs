@@ -121,7 +121,7 @@ pub(super) fn set_outgoing(socket: &Socket, local: IpAddr, scope_id: u32) -> io:
 }
 
 /// Returns the index of the interface that has an IPv6 address, from `/proc/thread-self/net/if_inet6` (a thread may be in its own network
-/// namespace). IPv4 needs none: the kernel finds the interface by address. A scope ID that is already known takes precedence.
+/// namespace). IPv4 needs no index: the kernel finds the interface by address. A scope ID that is already known takes precedence.
 fn interface_of(local: IpAddr, scope_id: u32) -> io::Result<u32> {
     let IpAddr::V6(local) = local else { return Ok(0) };
     if scope_id != 0 {

@@ -25,7 +25,7 @@ pub struct UdpPort {
     zerocopy: AtomicBool,
     /// The number of messages that the next receive requests.
     ask: AtomicUsize,
-    /// Whether the last receive returned as many as it requested.
+    /// Whether the last receive returned as many messages as it requested.
     full: AtomicBool,
     /// Locked for writing by a thread that sends a message in parts, and for reading by all other senders; holds the pipe for
     /// these parts.
@@ -128,7 +128,7 @@ impl UdpPort {
         sys::send(&self.fd, name, bytes, control.as_slice(), false).map(drop)
     }
 
-    /// As [`send_message`](Self::send_message), but zero-copy from the buffer `buf`.
+    /// Sends like [`send_message`](Self::send_message), but zero-copy from the buffer `buf`.
     pub(crate) fn send_zerocopy(
         &self,
         name: &SockAddr,
@@ -208,7 +208,7 @@ impl Wire for UdpPort {
         tx.flush(self)
     }
 
-    /// Returns the number of messages, each of which contains one packet or several.
+    /// Returns the number of messages. Each contains one packet or several.
     fn receive(&self, rx: &mut RxBatch) -> io::Result<usize> {
         rx.recv(self)
     }

@@ -9,7 +9,7 @@ use libc::{
     sock_filter,
 };
 
-/// The QPN bit of objects that belong to no process: their packets go to one slot, whatever the slot bits are.
+/// The QPN bit of objects that belong to no process: their packets are steered to one slot, regardless of the slot bits.
 pub const SERVICE_QPNS: u32 = 1 << 23;
 /// The lowest of the QPN's slot bits.
 pub const SLOT_SHIFT: u32 = 12;
@@ -18,8 +18,8 @@ pub const SLOTS: u16 = 1 << 11;
 
 const BPF_A: u32 = 0x10;
 
-/// Returns the slot that a packet to `qpn` goes to in a group of `sockets` sockets. `nobodys` is the slot for objects that belong
-/// to no process.
+/// Returns the slot that a packet to `qpn` is steered to in a group of `sockets` sockets. `nobodys` is the slot for objects that
+/// belong to no process.
 pub(crate) fn slot_of(qpn: u32, sockets: usize, nobodys: u16) -> u16 {
     let slot = (qpn >> SLOT_SHIFT) & (u32::from(SLOTS) - 1);
     match u16::try_from(slot) {
@@ -29,7 +29,8 @@ pub(crate) fn slot_of(qpn: u32, sockets: usize, nobodys: u16) -> u16 {
     }
 }
 
-/// [`slot_of`] as a program. A payload that is too short for a BTH goes to slot 0: a load out of bounds ends a program with zero.
+/// Returns [`slot_of`] as a BPF program. A payload that is too short for a BTH is steered to slot 0: a load out of bounds ends a
+/// program with zero.
 pub(crate) fn program(sockets: u16, nobodys: u16) -> [sock_filter; 8] {
     let op = |code: u32, jt, jf, k| sock_filter {
         code: u16::try_from(code).unwrap_or_default(),

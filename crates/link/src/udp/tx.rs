@@ -1,6 +1,6 @@
 //! Sending of packets: several to one destination in one system call.
 //!
-//! The kernel cuts one message into segments of equal size, of which only the last may be shorter (`UDP_SEGMENT`, `udp(7)`). So a
+//! The kernel cuts one message into segments of equal size, except that the last may be shorter (`UDP_SEGMENT`, `udp(7)`). So a
 //! packet is added to the batch if it is not larger than the first, and closes the batch if it is smaller. The FIRST packet of a
 //! WRITE is larger than a MIDDLE one by its RETH: such a message of n packets takes a call for two of them and then one for each
 //! 64 KiB. So the transport cuts long WRITEs into WRITEs of one packet each, if that is permitted.
@@ -46,7 +46,7 @@ pub struct TxBatch {
     /// The destination's slot: its host steers a message by the first packet's QPN.
     slot: u32,
     bytes: usize,
-    /// No other packet may follow: one smaller than the first was added, or some have been sent.
+    /// Whether no other packet may follow: one smaller than the first was added, or some have been sent.
     closed: bool,
     /// Whether packet i's ICRC was computed with Identification i; otherwise with zero.
     numbered: bool,
@@ -55,9 +55,9 @@ pub struct TxBatch {
 /// A packet of a batch.
 #[derive(Clone, Copy)]
 struct Queued {
-    /// Its offset in the arena.
+    /// The packet's offset in the arena.
     start: usize,
-    /// Its length with ICRC.
+    /// The packet's length with ICRC.
     len: usize,
 }
 
@@ -79,13 +79,13 @@ pub enum PushError {
     /// The packet cannot be combined with the batch: flush, then push it again.
     #[error("the packet cannot join this batch: flush the batch first")]
     Full,
-    /// Its payload is not mapped.
+    /// The packet's payload is not mapped.
     #[error(transparent)]
     Unmapped(#[from] Unmapped),
     /// The packet can never be sent.
     #[error("a packet of {len} bytes does not fit in a datagram")]
     TooLarge {
-        /// Its UDP payload in bytes, with ICRC.
+        /// The packet's UDP payload in bytes, with ICRC.
         len: usize,
     },
 }
@@ -118,8 +118,8 @@ impl TxBatch {
         self.packets.is_empty()
     }
 
-    /// Returns whether a packet of `len` bytes, ICRC included, to `to` would be accepted without a flush, if it also goes to a
-    /// queue pair of the same process as those in the batch.
+    /// Returns whether a packet of `len` bytes, ICRC included, to `to` would be accepted without a flush, if its destination
+    /// is also a queue pair of the same process as those in the batch.
     pub fn room(&self, to: &Destination, len: usize) -> bool {
         let Some(first) = self.packets.first() else { return len <= MAX_BYTES };
         !self.closed
@@ -218,8 +218,8 @@ impl TxBatch {
         }
     }
 
-    /// As [`flush`](Self::flush), but zero-copy from the buffer `buf` if the kernel accepts it. Returns whether the kernel may
-    /// use the buffer.
+    /// Flushes like [`flush`](Self::flush), but zero-copy from the buffer `buf` if the kernel accepts it. Returns whether the
+    /// kernel may use the buffer.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl TxBatch {
         }
     }
 
-    /// Returns the socket that all packets go to. None if the batch is empty.
+    /// Returns the socket that all packets are for, or none if the batch is empty.
     pub fn zerocopy_dest(&self) -> Option<ZeroCopyDest> {
         self.packets.first()?;
         let addr = self.to.as_ref()?.destination.addr;
@@ -380,7 +380,7 @@ fn control_of(to: &Destination) -> ControlBuf {
     } else {
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT)
     };
-    // For a group the kernel's default is 1, whatever the socket has for others.
+    // For a group the kernel's default is 1, independent of the socket's value for other destinations.
     let usual = to.ttl == super::HOP_LIMIT && !to.addr.ip().is_multicast();
     let told = if usual { 0 } else { to.ttl };
     for (kind, value) in [(tos, to.tos), (ttl, told)] {

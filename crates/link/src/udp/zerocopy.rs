@@ -5,10 +5,10 @@
 //! processors are far apart, waiting for these lines takes most of the sending time. Zero-copy pages are filled with non-temporal
 //! stores, which do not wait, unless filling through the caches is found to be as fast (`Way`).
 //!
-//! A page that is sent zero-copy must not change until the receiver has read it. The kernel does not report that, but the
-//! transport does: acknowledged packets have been read. Pages whose state is unknown are replaced by others ([`ZeroCopyBuf`]'s drop). A
-//! receiver may acknowledge packets without reading them, and later find the pages' new contents in its socket. So pages are
-//! reused as they are only for the same socket ([`ZeroCopyDest`]), and replaced before they are used for another.
+//! A page that is sent zero-copy must not change until the receiver has read it. The kernel does not report that, but the transport
+//! does: acknowledged packets have been read. Pages whose state is unknown are replaced by others ([`ZeroCopyBuf`]'s drop). A receiver
+//! may acknowledge packets without reading them, and later find the pages' new contents in its socket. So pages are reused without
+//! replacement only for the same socket ([`ZeroCopyDest`]), and replaced before they are used for another.
 
 use std::collections::VecDeque;
 use std::io;
@@ -62,8 +62,8 @@ struct Free {
 }
 
 /// The method of filling buffers. Filling through the caches is better for the reader if the two processors are near each other;
-/// the writer then takes no longer. So that is tried occasionally, and kept while it holds. (A virtual machine's processors may
-/// be moved by its host from time to time.)
+/// the writer then takes no longer. So that is tried occasionally, and kept while it is as fast. (A virtual machine's processors
+/// may be moved by its host from time to time.)
 #[derive(Debug)]
 struct Way {
     /// The time in nanoseconds to fill 64 KiB with non-temporal stores; initially unknown.
@@ -126,7 +126,7 @@ impl ZeroCopyPool {
         Ok(Self { memory, free: Mutex::new(free), way: Way::new() })
     }
 
-    /// Takes a buffer for one message to a socket, if there is one: preferably one whose pages no other socket has had.
+    /// Takes a buffer for one message to a socket, if one is free: preferably one with pages that no other socket has had.
     pub fn take(self: &Arc<Self>, to: ZeroCopyDest) -> Option<ZeroCopyBuf> {
         let mut free = self.free();
         let own = free.iter().position(|free| free.last.is_none_or(|last| last == to));
@@ -242,7 +242,7 @@ pub(super) fn send(
     }
 }
 
-/// Makes the kernel send a message that was begun and not completed, if there is one, even by a previous owner of the socket.
+/// Makes the kernel send a message that was begun and not completed, if any, even by a previous owner of the socket.
 pub(super) fn uncork(fd: impl AsFd) -> io::Result<()> {
     sys::set_int(fd, libc::SOL_UDP, libc::UDP_CORK, 0)
 }

@@ -37,22 +37,22 @@ impl Ends {
 pub struct IbRoute {
     /// The number of the port at which it arrived.
     pub port_num: u8,
-    /// Its source LID.
+    /// The packet's source LID.
     pub slid: Lid,
-    /// Its destination LID: one of the port's, or a group's.
+    /// The packet's destination LID: one of the port's, or a group's.
     pub dlid: Lid,
     /// The service level, 0 to 15.
     pub sl: u8,
     /// The path bits of the DLID, 0 to 127; 0 if it is a group's.
     pub dlid_path_bits: u8,
-    /// The GRH, if there was one.
+    /// The GRH, if the packet had one.
     pub grh: Option<[u8; Grh::LEN]>,
 }
 
 /// The headers that the ICRC at the end of a packet covers besides the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trailer<'a> {
-    /// There is no ICRC: the wire has none, or has checked it.
+    /// The packet has no ICRC: the wire has none, or has checked it.
     None,
     /// Addresses, and the likely IPv4 Identification: the position among the datagrams that the kernel merged.
     Ip(u16),
@@ -70,13 +70,13 @@ pub struct Arrival<'a> {
     pub dst: SocketAddr,
     /// The packet from its BTH to its pad, and to its ICRC if it has one. Of any length and content.
     pub bytes: &'a [u8],
-    /// The headers that its ICRC covers besides, if it has one.
+    /// The headers that the packet's ICRC covers besides, if it has one.
     pub icrc: Trailer<'a>,
     /// The traffic class (IPv4 TOS), if the wire reports it.
     pub tos: Option<u8>,
     /// The hop limit (IPv4 TTL), if the wire reports it.
     pub ttl: Option<u8>,
-    /// Its headers below the BTH, if it is an InfiniBand packet.
+    /// The packet's headers below the BTH, if it is an InfiniBand packet.
     pub ib: Option<&'a IbRoute>,
 }
 
@@ -125,13 +125,14 @@ impl<'a> Arrival<'a> {
         self.bytes.first().is_some_and(|opcode| (0x0d..=0x12).contains(&(opcode & 0x1f)))
     }
 
-    /// Returns its two ends, as captures show them.
+    /// Returns the packet's two ends, as captures show them.
     pub fn ends(&self) -> Ends {
         let Self { src, dst, tos, ttl, .. } = *self;
         Ends { src, dst, tos: tos.unwrap_or(0), ttl: ttl.unwrap_or(64) }
     }
 
-    /// Returns its source in the transport's form. `grh` is the result of [`grh`](Self::grh), or anything if it will not be read.
+    /// Returns the packet's source in the transport's form. `grh` is the result of [`grh`](Self::grh), or anything if it will not
+    /// be read.
     #[inline]
     pub fn source<'g>(&self, grh: &'g [u8; 40]) -> Source<'g> {
         if let Some(ib) = self.ib {
@@ -157,7 +158,7 @@ impl<'a> Arrival<'a> {
     /// Returns the value for the service level, which RoCEv2 does not have: the kind of packet, which IBTA A17.4.5.1 requires in
     /// completions, in the bits that adapters use. Without it, UCX drops datagrams over IPv4.
     fn packet_type(&self) -> u8 {
-        /// There was a UDP header.
+        /// The flag of a packet that had a UDP header.
         const UDP: u8 = 8;
         const IPV6: u8 = 1;
         const IPV4: u8 = 2;
@@ -251,7 +252,7 @@ struct Arrived {
     place: Place,
     /// The length of LRH and GRH before it, if its ICRC must be checked.
     below: usize,
-    /// The index of its ends.
+    /// The index of the packet's ends.
     ends: usize,
     ib: Option<IbRoute>,
 }
@@ -327,7 +328,7 @@ impl Arrivals {
         self.put(|buffer| receive(buffer).map(|(len, ends)| (len, ends, None)))
     }
 
-    /// As [`add`](Self::add), for an InfiniBand packet from its BTH to its pad. Its ICRC was checked.
+    /// Adds a packet like [`add`](Self::add), for an InfiniBand packet from its BTH to its pad. Its ICRC was checked.
     ///
     /// # Errors
     ///
@@ -377,7 +378,7 @@ impl Arrivals {
         self.list.len()
     }
 
-    /// Returns whether there are no packets.
+    /// Returns whether the batch has no packets.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

@@ -23,8 +23,8 @@ pub struct Piece {
 unsafe impl Send for Piece {}
 
 impl Piece {
-    /// Refers to `len` bytes at `ptr`, whatever their contents when they are read. They may be written meanwhile: the packet then
-    /// carries some mixture of old and new bytes.
+    /// Refers to `len` bytes at `ptr`, which are read later. They may be written meanwhile: the packet then carries some mixture
+    /// of old and new bytes.
     pub const fn new(ptr: *const u8, len: usize) -> Self {
         Self { ptr, len }
     }
@@ -65,7 +65,7 @@ impl fmt::Debug for Piece {
 pub enum Payload<'a> {
     /// No payload.
     None,
-    /// These bytes; copied before the call returns.
+    /// The payload in these bytes, which are copied before the call returns.
     Bytes(&'a [u8]),
     /// The application's memory; copied before the call returns.
     Pieces(&'a [Piece]),
@@ -82,7 +82,7 @@ impl Payload<'_> {
         }
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns whether the piece has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

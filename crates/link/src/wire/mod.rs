@@ -63,8 +63,8 @@ pub trait Wire: fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`LinkError::Full`] if gathered packets must be flushed first, [`LinkError::Busy`] if there is no room: the packet was not accepted.
-    /// Any other error concerns this packet, which is lost.
+    /// [`LinkError::Full`] if gathered packets must be flushed first, [`LinkError::Busy`] if the link has no room: the packet was not
+    /// accepted. Any other error concerns this packet, which is lost.
     fn send(&self, tx: &mut Self::Tx, to: &Self::To, frame: &Frame<'_>) -> Result<(), LinkError>;
 
     /// Sends the gathered packets, and wakes the other end if that takes a call.
@@ -83,7 +83,7 @@ pub trait Gathering: Wire {
     /// Returns the number of gathered packets.
     fn packets(&self, tx: &Self::Tx) -> usize;
 
-    /// Returns their length in bytes.
+    /// Returns the length of the gathered packets in bytes.
     fn bytes(&self, tx: &Self::Tx) -> usize;
 
     /// Returns whether packets may be sent zero-copy.
@@ -92,8 +92,8 @@ pub trait Gathering: Wire {
     /// Returns the destination socket of the gathered packets. None if there are none.
     fn zerocopy_dest(&self, tx: &Self::Tx) -> Option<ZeroCopyDest>;
 
-    /// As [`flush`](Wire::flush), but zero-copy from a buffer taken for the [`zerocopy_dest`](Self::zerocopy_dest), if the kernel accepts it. Returns
-    /// whether the kernel may use the buffer.
+    /// Flushes like [`flush`](Wire::flush), but zero-copy from a buffer taken for the [`zerocopy_dest`](Self::zerocopy_dest), if the kernel accepts
+    /// it. Returns whether the kernel may use the buffer.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ pub enum LinkError {
 pub struct Flushed {
     /// The number of packets.
     pub packets: usize,
-    /// Their bytes, ICRCs included.
+    /// The bytes of the packets, ICRCs included.
     pub bytes: usize,
 }
 
@@ -166,7 +166,7 @@ pub enum TxFail {
     /// A packet is larger than the path MTU. It and those after it are lost.
     #[error("a packet of {len} bytes exceeds the path MTU ({lost} packets lost)")]
     TooLarge {
-        /// Its UDP payload in bytes.
+        /// The packet's UDP payload in bytes.
         len: usize,
         /// The outcome of the earlier packets.
         sent: Flushed,

@@ -7,9 +7,11 @@ use rdmux::Context;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Runs the side that the command line names; without one, runs both sides, each on a private host.
+/// Runs the side that the command line names. If it names none, runs both sides, each on a private
+/// host.
 ///
-/// `server` binds its context's address and reports it through `ready`; `client` connects to it.
+/// `server` binds its context's address and reports it through `ready`, and `client` connects to
+/// it.
 pub(crate) fn play(
     port: u16,
     server: impl FnOnce(Context, SocketAddr, &dyn Fn(SocketAddr)) -> Result + Send + 'static,

@@ -21,6 +21,7 @@ use crate::wait::{Deadline, Waiter};
 #[derive(Clone)]
 pub struct EventChannel(pub(super) Arc<Inner>);
 
+/// The state that clones of a channel share.
 pub(super) struct Inner {
     pub(super) waiter: Waiter<Source>,
     // Last: the connection to the service outlives the channel.
@@ -63,7 +64,8 @@ impl EventChannel {
         &self.0.context
     }
 
-    /// Returns the next event; waits at most for `timeout` (none: without limit). None when the timeout expired.
+    /// Waits for the next event, at most for `timeout` (none: without limit), and returns it. Returns none when the
+    /// timeout expired.
     ///
     /// # Errors
     /// When the host service is gone, or when the event's queue pair could not follow the event's state change. If the
@@ -102,6 +104,7 @@ impl EventChannel {
         }
     }
 
+    /// Returns the next event, or none at the deadline.
     pub(crate) async fn next_in<S: Style>(&self, deadline: Deadline) -> Result<Option<Event>> {
         loop {
             let look = self.0.waiter.look();

@@ -25,13 +25,18 @@ pub(crate) struct Core {
     pub(super) context: Context,
 }
 
+/// The state of an id that its lock guards.
 pub(super) struct State {
     pub(super) channel: EventChannel,
+    /// The attached queue pair.
     pub(super) qp: Option<Qp>,
+    /// The attributes of the queue pair that the connection's messages have determined.
     pub(super) negotiated: Option<Negotiated>,
-    /// Whether this id came with a CONNECT_REQUEST.
+    /// Whether this id was created by a CONNECT_REQUEST.
     pub(super) passive: bool,
+    /// The local address, once it is known.
     pub(super) local: Option<Addr>,
+    /// The path to the peer, once it is known.
     pub(super) route: Option<Route>,
     /// Whether the address of the peer is resolved but no path to it is known or requested yet.
     pub(super) wants_path: bool,
@@ -48,9 +53,9 @@ pub(super) struct State {
 pub(super) struct Group {
     /// The key by which the host service names the group in its events.
     pub(super) key: u64,
-    /// The name that the program gave. For a new group, its assigned GID once it is joined.
+    /// The name that the program joined. For a new group, its assigned GID once it is joined.
     pub(super) name: GroupAddr,
-    /// Whether the attached queue pair is to receive the group's datagrams.
+    /// Whether the attached queue pair must receive the group's datagrams.
     pub(super) hears: bool,
     /// Whether the queue pair is attached to the group. It is attached once, even if several memberships of the id
     /// receive the group.
@@ -108,10 +113,12 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts an event that the program holds.
     pub(super) fn event_delivered(&self) {
         self.lock().unacknowledged += 1;
     }
 
+    /// Counts an event that the program has dropped, and wakes [`destroy`](Self::destroy) after the last one.
     pub(super) fn event_acknowledged(&self) {
         let mut state = self.lock();
         state.unacknowledged -= 1;
@@ -188,7 +195,7 @@ impl Core {
         self.context.client().establish(self.handle).on(self, "establish")
     }
 
-    /// Attaches the queue pair to a group that was joined, if it is to receive from it.
+    /// Attaches the queue pair to a group that was joined, if it must receive from it.
     fn joined(&self, qp: Option<&Qp>, event: &rdmux_cm::Event) -> Result<()> {
         let rdmux_cm::EventParam::Ud(ud) = &event.param else { return Ok(()) };
         let mgid = ud.av.dgid;
@@ -263,12 +270,12 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // If the service is gone, so is the id.
+        // The id ended with the service.
         let _ = self.destroy();
     }
 }
 
-/// Takes a queue pair through `states` with the negotiated attributes.
+/// Moves a queue pair through `states` with the negotiated attributes.
 pub(super) fn advance(qp: &Qp, negotiated: &Negotiated, states: &[QpState]) -> Result<()> {
     states.iter().try_for_each(|state| {
         let (attr, mask) = negotiated.qp_attr(*state);
@@ -276,7 +283,7 @@ pub(super) fn advance(qp: &Qp, negotiated: &Negotiated, states: &[QpState]) -> R
     })
 }
 
-/// Takes a queue pair from RESET to INIT before anything is negotiated, so that receives may be posted. Peers get
+/// Moves a queue pair from RESET to INIT before anything is negotiated, so that receives may be posted. Grants peers
 /// `access`.
 pub(super) fn to_init(qp: &Qp, access: Access) -> Result<()> {
     let attr = QpAttr { state: QpState::Init, port_num: 1, pkey_index: 0, access, ..qp.attr() };

@@ -26,6 +26,7 @@ impl Event {
         Self { event, core: Some(core), new: None }
     }
 
+    /// Creates the event of a CONNECT_REQUEST, with its new id.
     pub(super) fn request(event: rdmux_cm::Event, new: Id, listener: Option<Arc<Core>>) -> Self {
         if let Some(l) = &listener {
             l.event_delivered();
@@ -92,7 +93,7 @@ impl Event {
     ///
     /// # Errors
     /// [`Cause::Rejected`], [`Cause::Unreachable`], [`Cause::Disconnected`], [`Cause::TimedOut`] or
-    /// [`Cause::Os`] for the events that say so.
+    /// [`Cause::Os`] for the events that report these.
     pub fn expect(self, kind: EventKind, asked: &'static str) -> Result<Self> {
         if self.kind() == kind {
             return Ok(self);

@@ -54,7 +54,7 @@ impl Id {
         self.join(GroupWish::address(group, flags))
     }
 
-    /// Joins a group as [`join_multicast`](Self::join_multicast) does, given a wish: an address, or an MCMemberRecord and
+    /// Joins a group like [`join_multicast`](Self::join_multicast), given a wish: an address, or an MCMemberRecord and
     /// its component mask. On InfiniBand these reach subnet administration unchanged.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Id {
     /// Leaves a group, given the name with which it was joined, or its GID.
     ///
     /// # Errors
-    /// When it is not a member.
+    /// When the id is not a member.
     pub fn leave_multicast(&self, group: impl Into<GroupAddr>) -> Result<()> {
         let name = group.into().canonical();
         let core = self.core();

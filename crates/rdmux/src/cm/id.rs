@@ -108,8 +108,8 @@ impl Id {
 
     /// Resolves the path to the peer. The outcome is an event RouteResolved or RouteError within `timeout`.
     ///
-    /// The ACM service is queried first if it runs (or as `$RDMA_CM_USE_IB_ACM` says). The query may add half a second,
-    /// or `$RDMUX_ACM_TIMEOUT`, before the path is resolved without it.
+    /// The ACM service is queried first if it runs (`$RDMA_CM_USE_IB_ACM` can change this). The query may add half a
+    /// second, or `$RDMUX_ACM_TIMEOUT`, before the path is resolved without it.
     ///
     /// # Errors
     /// When the state does not allow it.
@@ -156,8 +156,8 @@ impl Id {
         taken.on(format_args!("{} towards {dst}", self.0), "take the paths")
     }
 
-    /// Attaches `qp` to the id, which takes it through its states from now on. Receives may be posted afterwards.
-    /// Call it before `connect` or `accept`, and for datagrams after the address is known.
+    /// Attaches `qp` to the id, which moves it through its states from now on. Receives may be posted afterwards. Call
+    /// it before `connect` or `accept`, and for datagrams after the address is known.
     /// # Errors
     /// When the queue pair is not in state RESET.
     pub fn attach_qp(&self, qp: &Qp) -> Result<()> {
@@ -172,7 +172,7 @@ impl Id {
                 None => qp.activate(rdmux_wire::Qkey::RDMA_UDP),
             };
         }
-        // Over iWARP the stream takes the queue pair from INIT to RTS, and no other attribute is set on the way.
+        // Over iWARP the stream moves the queue pair from INIT to RTS, and no other attribute is set on the way.
         let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         to_init(qp, if self.0.has_streams() { all } else { Access::empty() })
     }
@@ -182,9 +182,9 @@ impl Id {
         self.0.lock().qp.clone()
     }
 
-    /// Connects to the resolved address. The outcome is an event Established, Rejected, Unreachable or ConnectError.
-    /// On Rejected the attached queue pair goes to the error state. Without an attached queue pair, name one in
-    /// `param`: the outcome is then ConnectResponse, after which the program calls [`establish`](Self::establish).
+    /// Connects to the resolved address. The outcome is an event Established, Rejected, Unreachable or ConnectError. On
+    /// Rejected the attached queue pair moves to the error state. Without an attached queue pair, name one in `param`:
+    /// the outcome is then ConnectResponse, after which the program calls [`establish`](Self::establish).
     ///
     /// # Errors
     /// When the state does not allow it or the private data are too long (56 bytes, UDP 180, iWARP
@@ -194,8 +194,8 @@ impl Id {
         self.0.context.client().connect_id(self.0.handle, &param).on(&*self.0, "connect")
     }
 
-    /// Accepts a CONNECT_REQUEST. The outcome is an event Established. An attached queue pair is ready before the
-    /// reply goes to the peer.
+    /// Accepts a CONNECT_REQUEST. The outcome is an event Established. An attached queue pair is ready before the reply
+    /// is sent to the peer.
     ///
     /// # Errors
     /// When the peer is gone, the queue pair cannot follow, or the private data are too long
@@ -230,7 +230,7 @@ impl Id {
     /// private data; the peer of a datagram id gets Unreachable with status 2 and at most 136.
     ///
     /// # Errors
-    /// When there is no request to reject.
+    /// When no request is pending.
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
         self.0
             .context
@@ -257,13 +257,13 @@ impl Id {
         self.0.context.client().notify(self.0.handle).on(&*self.0, "notify")
     }
 
-    /// Ends the connection, or answers the peer's disconnect: the queue pair goes to the error state, and both sides
+    /// Ends the connection, or answers the peer's disconnect: the queue pair moves to the error state, and both sides
     /// get an event Disconnected.
     ///
     /// Over iWARP, outstanding sends are completed first, and the events are raised when the stream has ended.
     ///
     /// # Errors
-    /// When there is no connection.
+    /// When the id has no connection.
     pub fn disconnect(&self) -> Result<()> {
         if let Some(qp) = self.qp()
             && qp.qp_type() != QpType::Ud

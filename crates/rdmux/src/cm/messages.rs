@@ -13,7 +13,7 @@ impl Id {
     /// that reason; the peer of a datagram id gets Unreachable with a status.
     ///
     /// # Errors
-    /// When there is no request to reject, or a field is too long.
+    /// When no request is pending, or a field is too long.
     pub fn reject_with(&self, refusal: Refusal) -> Result<()> {
         let core = self.core();
         core.context.client().reject_with(core.handle, refusal).on(&**core, "reject")
@@ -39,7 +39,7 @@ impl Id {
     /// 2^`service_timeout` before it retransmits.
     ///
     /// # Errors
-    /// When there is no message to answer, the code exceeds 31, or there are more than 222 bytes of private data.
+    /// When no message is pending, the code exceeds 31, or there are more than 222 bytes of private data.
     pub fn ask_for_time(&self, service_timeout: u8, private_data: &[u8]) -> Result<()> {
         let core = self.core();
         let asked = core.context.client().ask_for_time(core.handle, service_timeout, private_data);
@@ -57,9 +57,9 @@ impl Id {
         set.on(&**core, "set private data")
     }
 
-    /// Asks the peer to load an alternate path for a connection that this side initiated, given as one or two records with
+    /// Requests the peer to load an alternate path for a connection that this side initiated, given as one or two records with
     /// [`PathData::ALTERNATE`]. The outcome is an event AlternateResponse. If its status is 0, the attached queue pair has the
-    /// path, and is armed once both ends have exchanged packets that say so.
+    /// path, and is armed once the packets of both ends have shown that they are ready.
     ///
     /// # Errors
     /// When the id is not connected or is the passive side, when the last such request is still unanswered, or when the records do not
@@ -70,10 +70,10 @@ impl Id {
         asked.on(&**core, "load an alternate path")
     }
 
-    /// Accepts the path of an AlternateRequest. The attached queue pair loads it before the peer is told.
+    /// Accepts the path of an AlternateRequest. The attached queue pair loads it before the peer is notified.
     ///
     /// # Errors
-    /// When there is no such request, or the queue pair cannot load the path; the request may then still be refused.
+    /// When no such request is pending, or the queue pair cannot load the path. The request may then still be refused.
     pub fn accept_alternate(&self, private_data: &[u8]) -> Result<()> {
         let core = self.core();
         let (qp, negotiated) = {
@@ -89,7 +89,7 @@ impl Id {
     /// Refuses an AlternateRequest; the reason is an [`AprStatus`](super::AprStatus).
     ///
     /// # Errors
-    /// When there is no such request, or a field is too long.
+    /// When no such request is pending, or a field is too long.
     pub fn refuse_alternate(&self, refusal: Refusal) -> Result<()> {
         self.answer(refusal)
     }

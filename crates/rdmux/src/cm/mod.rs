@@ -16,10 +16,10 @@
 //!                   -> Disconnected
 //! ```
 //!
-//! Over iWARP the stream takes the queue pair to RTS. The connection request determines which side may send first: see
+//! Over iWARP the stream moves the queue pair to RTS. The connection request determines which side may send first: see
 //! [`ConnParam::peer_to_peer`], [`IdOption::PeerToPeer`], or the configuration.
 //!
-//! An id takes an attached queue pair through its states by itself. If no queue pair is attached, [`Event::negotiated`] has the
+//! An id moves an attached queue pair through its states by itself. If no queue pair is attached, [`Event::negotiated`] has the
 //! attributes that the program needs to do so.
 //!
 //! ```

@@ -28,10 +28,12 @@ pub struct Pd {
 }
 
 impl Pd {
+    /// Creates a domain, even if the device's limit is reached.
     pub(crate) fn new(context: &Context) -> Self {
         Self { context: context.clone(), verbs: verbs::Pd::new(context.device()) }
     }
 
+    /// Allocates a domain within the device's limit.
     pub(crate) fn try_new(context: &Context) -> Result<Self> {
         let verbs =
             verbs::Pd::alloc(context.device()).on(context, "allocate a protection domain")?;
@@ -100,7 +102,7 @@ impl fmt::Debug for Pd {
     }
 }
 
-/// Registered memory: bytes that the device, and peers if `access` says so, may read and write.
+/// Registered memory: bytes that the device, and peers if `access` permits, may read and write.
 ///
 /// Its bytes are accessed by copying only, because a peer may write them at any moment. A copy that races with a peer
 /// holds a mixture of old and new bytes and has no worse effect. The completion of a transfer shows that its

@@ -3,7 +3,7 @@
 //! # Safety
 //!
 //! A [`Shared`] owns `len` bytes at `start` until it is dropped, or forever if they are leaked ([`Shared::leak`]), and never hands out a
-//! reference to them. Peers and other threads may write them while we read. So bytes are copied by [`guarded`], as in the engine: by
+//! reference to them. Peers and other threads may write them during a read. So bytes are copied by [`guarded`], as in the engine: by
 //! assembly routines or by the kernel. A copy may hold a mixture of old and new bytes. The only accesses within the language's memory model
 //! are atomic ones of eight aligned bytes ([`Shared::atomic`]), which never overlap in part.
 
@@ -26,14 +26,13 @@ const MAPPING_FROM: usize = 16 * PAGE;
 /// The owner of the bytes, which frees them.
 #[derive(Debug)]
 enum Owner {
-    /// This crate, which allocated the bytes with this layout.
+    /// The allocation of this crate, with this layout.
     Heap(Layout),
-    /// This crate: a private mapping, whose pages are allocated when they are first touched.
+    /// A private mapping of this crate, whose pages are allocated when they are first touched.
     Mapping,
     /// A `Vec<u8>` of this capacity, which was passed in and may be returned.
     Vec { capacity: usize },
-    /// Not this crate: the caller, who promised that the bytes outlive the [`Shared`], or nothing, because peers may
-    /// use leaked bytes forever.
+    /// The caller, who promised that the bytes outlive the [`Shared`], or none, because peers may use leaked bytes forever.
     Other,
 }
 
@@ -51,7 +50,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Allocates page-aligned zeroed memory. None if there is not enough memory.
+    /// Allocates page-aligned zeroed memory. Returns none if memory is insufficient.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
         if len >= MAPPING_FROM
             && let Some(start) = map(len)

@@ -12,8 +12,8 @@ use crate::cm::{EventChannel, Id};
 use crate::error::Result;
 use crate::{Context, Mr, Pd, Qp, RemoteMr, Sge};
 
-/// A connection to another program: reliable messages, each whole and in order, and reads, writes and atomics on
-/// memory that the peer has described to this side.
+/// A connection to another program: reliable messages, which arrive whole and in order, and reads, writes and atomics
+/// on memory that the peer has described to this side.
 ///
 /// Messages are sent at once. The peer has room for [`Options::depth`] of them; while its buffers are full, sending
 /// waits. Dropping a connection ends it without waiting for messages in flight; [`close`](Self::close) waits.
@@ -41,7 +41,7 @@ impl Connection {
     /// Connects to a [`Listener`](super::Listener), with the [default options](Options::new).
     ///
     /// # Errors
-    /// When there is no listener, or ten seconds have passed.
+    /// When no program listens, or ten seconds have passed.
     pub fn connect(to: SocketAddr) -> Result<Self> {
         Options::new().connect(to)
     }
@@ -183,8 +183,8 @@ impl Connection {
 
 /// The state that both halves share.
 pub(super) struct Core {
-    /// The buffers of both halves, each of which the queue pair uses while the other half exists. Before `id`, like all
-    /// regions.
+    /// The buffers of both halves. The queue pair uses each of them while the other half exists. Declared before `id`,
+    /// like all regions.
     _buffers: [Mr; 2],
     id: Id,
     pub(super) channel: EventChannel,

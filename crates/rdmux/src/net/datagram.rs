@@ -340,7 +340,7 @@ impl Datagram {
         sent.map(drop)
     }
 
-    /// Waits for a datagram; returns it and its sender.
+    /// Waits for a datagram, and returns it and its sender.
     ///
     /// # Errors
     /// When the device is gone.
@@ -470,7 +470,7 @@ impl fmt::Debug for Datagram {
     }
 }
 
-/// A thread that tells resolving peers the number of the queue pair. It ends when this is dropped.
+/// A thread that sends resolving peers the number of the queue pair. It ends when this value is dropped.
 struct Answerer {
     stop: OwnedFd,
     thread: Option<JoinHandle<()>>,

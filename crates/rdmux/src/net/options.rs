@@ -80,7 +80,7 @@ impl Options {
     /// Connects to a [`Listener`], or to any program that exchanges messages by SEND.
     ///
     /// # Errors
-    /// When there is no listener, or the time has passed; [`Cause::Invalid`] for an impossible depth or message size.
+    /// When no program listens, or the time has passed; [`Cause::Invalid`] for an impossible depth or message size.
     pub fn connect(self, to: SocketAddr) -> Result<Connection> {
         block_on(super::establish::connect::<Blocking>(self, super::establish::by_ip(to)))
     }
@@ -122,6 +122,7 @@ impl Options {
         Datagram::new(self, at)
     }
 
+    /// Returns the context of the options, or opens the default device.
     pub(super) fn open_context(&self) -> Result<Context> {
         self.context.clone().map_or_else(Context::open, Ok)
     }

@@ -19,7 +19,7 @@ pub struct Receiver {
     /// The buffers for messages, `slot` bytes each.
     buffer: Mr,
     slot: usize,
-    /// The slot and length of a message for which the caller's buffer was too short.
+    /// The slot and length of a message that was longer than the caller's buffer.
     waiting: Option<(usize, usize)>,
     core: Option<Arc<Core>>,
 }

@@ -39,6 +39,7 @@ pub struct Tid(pub u32);
 #[derive(Clone)]
 pub struct Agent(Arc<Registered>);
 
+/// A registration, which ends when it is dropped.
 struct Registered {
     port: Port,
     id: AgentId,
@@ -117,7 +118,7 @@ impl Agent {
     }
 
     /// Sends a request and returns its transaction ID, which replaces the ID in the request. The port receives the
-    /// answer, or an event that there is none, with this ID.
+    /// answer, or an event that none arrived, with this ID.
     ///
     /// A datagram of fewer than 256 bytes is padded with zeroes. An agent with RMPP sends messages of any length.
     ///
@@ -139,7 +140,7 @@ impl Agent {
         self.ask(to, mad, 0, 0).map(drop).on(self, "send a datagram")
     }
 
-    /// Answers a datagram that this agent received: the answer goes to its sender, with its transaction ID.
+    /// Answers a datagram that this agent received: sends the answer to the datagram's sender, with its transaction ID.
     ///
     /// # Errors
     /// As [`send`](Self::send), and [`Cause::Invalid`] for a datagram that is not a response.

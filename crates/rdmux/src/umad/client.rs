@@ -33,8 +33,8 @@ impl Client {
     /// Sends a request and waits for its answer, whose status may be an error.
     ///
     /// # Errors
-    /// [`Cause::TimedOut`] when there is no answer; [`Cause::Os`] when the request was not sent or its transfer was
-    /// aborted; [`Cause::Invalid`] and [`Cause::Fabric`] as for [`Agent::request`].
+    /// [`Cause::TimedOut`] when no answer arrives; [`Cause::Os`] when the request was not sent or its transfer
+    /// was aborted; [`Cause::Invalid`] and [`Cause::Fabric`] as for [`Agent::request`].
     pub fn ask(&mut self, to: &Address, mad: &[u8]) -> Result<Incoming> {
         let tid = self.agent.request(to, mad, &self.attr)?;
         loop {
@@ -50,7 +50,7 @@ impl Client {
         }
     }
 
-    /// Sends a subnet management request and waits for its answer, as [`ask`](Self::ask) does.
+    /// Sends a subnet management request and waits for its answer, like [`ask`](Self::ask).
     ///
     /// # Errors
     /// As `ask`, and [`Cause::Invalid`] for an answer that is not an SMP.

@@ -24,7 +24,7 @@ pub struct Incoming {
     pub agent: AgentId,
     /// The datagram's sender.
     pub from: Address,
-    /// Its header.
+    /// The header of the datagram.
     pub header: MadHeader,
     /// The whole datagram or message, including the header: 256 bytes for a datagram, any number for a message.
     pub mad: Vec<u8>,
@@ -35,7 +35,7 @@ pub struct Incoming {
 pub struct Unanswered {
     /// The agent that sent the request.
     pub agent: AgentId,
-    /// Its header.
+    /// The header of the request.
     pub header: MadHeader,
     /// The reason.
     pub why: Why,

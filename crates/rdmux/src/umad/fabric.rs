@@ -47,7 +47,7 @@ pub struct Node {
     pub ports: Vec<u8>,
 }
 
-/// A port's IsSM bit, which tells other nodes that a subnet manager runs there. It stays set as long as this value
+/// A port's IsSM bit, which shows other nodes that a subnet manager runs there. It stays set as long as this value
 /// lives, and not longer than the process.
 #[derive(Debug)]
 pub struct IsSm(#[expect(dead_code, reason = "dropping it clears the bit")] client::IsSm);
@@ -203,6 +203,7 @@ impl Fabric {
 /// The operation that errors name when a port cannot be opened.
 pub(super) const OPEN: &str = "open its management interface";
 
+/// Returns the reference of a node's port, by the node's name or GUID.
 pub(super) fn port_ref(node: &str, port: u8) -> PortRef {
     let Ok(node) = node.parse::<NodeRef>();
     PortRef { node, port }

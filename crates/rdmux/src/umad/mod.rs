@@ -3,10 +3,10 @@
 //! A [`Port`] corresponds to an open `/dev/infiniband/umadN`: it has agents, and receives for all of them. It is opened
 //! [from a device](Port::open), or from a [`Fabric`] by the name of a node, which may be a switch. An [`Agent`] is
 //! registered for a management class. It sends requests, and receives their answers by transaction ID, or an event if
-//! there was no answer after all retries. It also receives the requests of the methods that it has registered. A
+//! no answer arrived after all retries. It also receives the requests of the methods that it has registered. A
 //! [`Client`] is for programs that only query: one request, one answer.
 //!
-//! | type | what |
+//! | type | purpose |
 //! |---|---|
 //! | [`Fabric`] | the switches, adapters and ports |
 //! | [`Port`] | an open management interface: receives, and has a descriptor that polls |

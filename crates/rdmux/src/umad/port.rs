@@ -198,7 +198,7 @@ impl Port {
     }
 
     pub(super) fn unregister(&self, agent: AgentId) {
-        // If the fabric is gone, so are its agents.
+        // The agents ended with the fabric.
         let _ = self.file().unregister(agent.0);
     }
 }

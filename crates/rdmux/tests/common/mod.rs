@@ -78,8 +78,8 @@ pub(crate) fn lose_groups(context: &Context) {
     client.ask_smp(&Address::directed(), &set).unwrap();
 }
 
-/// Disables a port's link, as `ibportstate -D 0 PORT disable` does, and waits until the device knows. Until then, packets from a
-/// port to itself still pass.
+/// Disables a port's link, like `ibportstate -D 0 PORT disable`, and waits until the device is notified. Until then, packets
+/// from a port to itself still pass.
 pub(crate) fn disable(context: &Context, number: u8) {
     let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
     let mut client = Port::open(context, number).unwrap().client(&agent).unwrap();

@@ -111,7 +111,7 @@ impl End {
         Self { qp, cq, pd, context }
     }
 
-    /// Returns the next completion, whatever its status.
+    /// Returns the next completion, with any status.
     pub(crate) fn next(&self) -> Completion {
         let mut one = [EMPTY];
         assert_eq!(self.cq.wait(&mut one, TIMEOUT).unwrap(), 1);
@@ -134,7 +134,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts the peer and connects to it. Its queue pair grants us `access`; ours grants it everything.
+    /// Starts the peer and connects to it. The peer's queue pair grants this process `access`, and this process's
+    /// grants it everything.
     pub(crate) fn start(end: &End, switch: &str, access: Access) -> Self {
         Self::start_by(command("peer").env(SWITCH, switch), end, access)
     }
@@ -157,12 +158,12 @@ impl Peer {
         peer
     }
 
-    /// Connects our queue pair to the peer's.
+    /// Connects the queue pair of `end` to the peer's.
     pub(crate) fn connect_us(&self, end: &End) {
         end.qp.connect(self.endpoint.unwrap(), 0, ALL).unwrap();
     }
 
-    /// Connects the peer's queue pair to ours.
+    /// Connects the peer's queue pair to that of `end`.
     pub(crate) fn connect_it(&mut self, end: &End, access: Access) {
         let own = hex(&end.qp.endpoint(0).unwrap().to_bytes());
         self.ask(&format!("connect {own} {}", access.bits()));

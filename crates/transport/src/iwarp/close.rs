@@ -21,42 +21,42 @@ use crate::iwarp::{StreamEnv, Wish};
 use crate::time::Time;
 use crate::timer::StreamTimer;
 
-/// How long a stream that is being closed waits for the peer to end its half.
+/// Time that a stream that is being closed waits for the peer to end its half.
 pub const CLOSING_TIME: Duration = Duration::from_secs(5);
-/// How long a stream that is being closed may accept none of the remaining data.
+/// Time for which a stream that is being closed may accept none of the remaining data.
 pub const STALL_TIME: Duration = Duration::from_secs(10);
-/// How long sending a Terminate may take, and then how long to wait for the peer to end its half of the stream.
+/// The maximum time for sending a Terminate, and then for the peer to end its half of the stream.
 pub const TERMINATE_TIME: Duration = Duration::from_secs(2);
 
 /// The phase of a stream's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// There is no stream.
+    /// The queue pair has no stream.
     Detached,
     /// The stream is in use.
     Open,
     /// The requests posted before the send queue's entry `last` are still being sent.
     Draining {
-        /// The first entry that is not to be sent.
+        /// The first entry that must not be sent.
         last: u32,
-        /// When to give up, unless there is progress.
+        /// The time to give up, unless progress is made.
         until: Time,
     },
     /// Everything is sent. The peer may still send.
     HalfClosed {
-        /// When to close the stream all the same.
+        /// The time at which the stream is closed in any case.
         until: Time,
     },
     /// In ERR. A Terminate is being sent.
     Terminating {
-        /// When to give up.
+        /// The time to give up.
         until: Time,
         /// Whether the peer has ended its half.
         peer_ended: bool,
     },
     /// In ERR. Nothing is sent, and arriving data is dropped, until the peer ends its half.
     Lingering {
-        /// When to close the stream all the same.
+        /// The time at which the stream is closed in any case.
         until: Time,
     },
     /// The stream is no longer needed.
@@ -80,8 +80,8 @@ impl Phase {
 }
 
 impl Qp {
-    /// Returns what the driver must do with the stream. Calls that take the queue pair by `&mut` may
-    /// change it. [`Wish::Close`] and [`Wish::Abort`] are final: the driver then forgets the stream.
+    /// Returns what the driver must do with the stream. Calls that take the queue pair by `&mut` may change it.
+    /// [`Wish::Close`] and [`Wish::Abort`] are final: the driver then drops the stream.
     pub fn wish(&self) -> Wish {
         match self.phase {
             Phase::Open | Phase::Draining { .. } if self.tx.broken => Wish::ReadOut,
@@ -100,7 +100,7 @@ impl Qp {
         running.into_iter().flatten().map(|(_, expiry)| expiry).min()
     }
 
-    /// Handles the timers that have expired, when the time of [`poll_timeout`](Self::poll_timeout) has come.
+    /// Handles expired timers. Call this at the time of [`poll_timeout`](Self::poll_timeout).
     pub fn handle_timeout<E: StreamEnv>(&mut self, now: Time, env: &mut E) {
         let expired = |timer: &(StreamTimer, Time)| timer.1 <= now;
         if let Some((timer, _)) = self.receive_timer().filter(expired) {
@@ -121,9 +121,9 @@ impl Qp {
         self.enter_error(env);
     }
 
-    /// Disconnects: everything posted is sent and answered, then the stream ends in order. The queue pair is
-    /// in SQD from now on and still accepts arriving data. It goes to ERR, which flushes the rest, when the
-    /// peer has ended its half, too, or sends a message that finds no receive. Does nothing except in RTS.
+    /// Disconnects: everything posted is sent and answered, then the stream ends in order. The queue pair is in
+    /// SQD from now on and still accepts arriving data. It enters ERR, which flushes the rest, when the peer
+    /// has ended its half, too, or sends a message that finds no receive. Does nothing except in RTS.
     pub fn shutdown<E: Env>(&mut self, now: Time, env: &mut E) {
         if self.state != QpState::Rts {
             return;
@@ -145,15 +145,14 @@ impl Qp {
         self.check_drained(now, env);
     }
 
-    /// Restarts the stall timer: the send queue has progressed, or the peer is sending data that
-    /// was asked for.
+    /// Restarts the stall timer: the send queue has progressed, or the peer is sending data that was requested.
     pub(super) fn stalls_no_more(&mut self, now: Time) {
         if let Phase::Draining { until, .. } = &mut self.phase {
             *until = now.after(STALL_TIME);
         }
     }
 
-    /// Ends our half of the stream when everything that it was kept open for is done.
+    /// Ends the local half of the stream when everything that it was kept open for is done.
     pub(super) fn check_drained<E: Env>(&mut self, now: Time, env: &mut E) {
         let Phase::Draining { last, .. } = self.phase else { return };
         let done = self.sq.head == last && self.tx.is_quiet() && self.serving.is_empty();
@@ -170,9 +169,9 @@ impl Qp {
         matches!(self.phase, Phase::HalfClosed { .. })
     }
 
-    /// Drops everything that still arrives: the program has disconnected, all that it had posted is
-    /// sent, and a message finds no receive or asks for a response that can no longer be sent. A
-    /// reset of the stream could destroy data that the peer has not read.
+    /// Drops everything that still arrives: the program has disconnected, all that it had posted is sent, and a
+    /// message finds no receive or requests a response that can no longer be sent. A reset of the stream could
+    /// destroy data that the peer has not read.
     pub(super) fn drop_the_rest<E: Env>(&mut self, now: Time, env: &mut E) {
         self.phase = Phase::Lingering { until: now.after(CLOSING_TIME) };
         self.enter_error(env);

@@ -26,7 +26,7 @@ enum Start {
     Frame(Frame),
     /// The entry is complete, or has failed.
     Again,
-    /// The entry must wait, or there is none.
+    /// The entry must wait, or the queue is empty.
     Nothing,
 }
 

@@ -32,7 +32,7 @@ pub(super) enum Fault {
     Queue,
     /// No receive is posted.
     NoReceive,
-    /// There are more READs and atomics than agreed.
+    /// The peer has more READs and atomics outstanding than agreed.
     NoRead,
     /// A message is not the next of its queue.
     Sequence,
@@ -56,11 +56,11 @@ pub(super) enum Fault {
     Source(AccessFault),
     /// The range of a READ exceeds the address space.
     SourceWraps,
-    /// The key that a Send is to invalidate is not valid for that.
+    /// The key that a Send requests to invalidate is not valid for that.
     Invalidate(AccessFault),
-    /// The memory of our own receive is not accessible.
+    /// The memory of a local receive is not accessible.
     Receive(AccessFault),
-    /// The memory of our own READ or atomic is not accessible.
+    /// The memory of a local READ or atomic is not accessible.
     Sink(AccessFault),
     /// A READ response names another STag than the request did.
     SinkStag,
@@ -81,7 +81,7 @@ pub(super) struct Row {
     pub(super) receive: Option<WcStatus>,
     /// The status of the oldest send work request.
     pub(super) send: Option<WcStatus>,
-    /// The event for our program.
+    /// The event for the local program.
     pub(super) event: Option<QpEvent>,
     /// The counter to increment.
     pub(super) counts: Drop,

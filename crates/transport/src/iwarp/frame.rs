@@ -18,7 +18,7 @@ static ZEROS: [u8; 3 + CRC_LEN] = [0; 3 + CRC_LEN];
 /// The location of a frame's payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload {
-    /// None, or in the frame's head.
+    /// The payload is empty, or in the frame's head.
     None,
     /// A part of a send queue entry's payload.
     Entry { index: u32, offset: u32, len: u32 },
@@ -47,7 +47,7 @@ impl Payload {
 /// The origin of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A send queue entry. `ends` says that this is its last frame.
+    /// A send queue entry. `ends` is set for its last frame.
     Entry { index: u32, ends: bool },
     /// A request of the peer.
     Answer,

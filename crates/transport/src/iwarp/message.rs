@@ -179,7 +179,7 @@ impl Qp {
         self.serve(Answer::Atomic { id: request.id, original })
     }
 
-    /// Queues a response to a request of the peer, unless we have ended our half of the stream.
+    /// Queues a response to a request of the peer, unless the local half of the stream has ended.
     fn serve(&mut self, answer: Answer) -> Result<(), Fault> {
         if matches!(self.phase, Phase::HalfClosed { .. }) {
             return Err(Fault::Unasked);
@@ -234,7 +234,7 @@ fn carry_out<E: StreamEnv>(request: &AtomicRequest, env: &mut E) -> Result<u64, 
 }
 
 /// Returns the result of a masked atomic on a value (RFC 7306, section 5.1). Each bit of an
-/// addition's mask is the highest of a field, beyond which there is no carry.
+/// addition's mask is the highest of a field, so nothing is carried beyond it.
 fn masked(request: &AtomicRequest, value: u64) -> u64 {
     match request.op {
         WireOp::FetchAdd => {

@@ -28,11 +28,11 @@ impl Qp {
     ///
     /// - to INIT from RESET; to RTR from INIT, which has no effect, since only a stream connects the queue pair;
     /// - to RTR and RTS in RTS, which has no effect;
-    /// - to SQD from RTS: as [`shutdown`](Self::shutdown);
+    /// - to SQD from RTS, with the effect of [`shutdown`](Self::shutdown);
     /// - to ERR and to RESET from any state.
     ///
-    /// Attributes that concern InfiniBand's paths and packets are accepted and ignored, as by the
-    /// kernel's iWARP drivers. `access` takes effect: it says what the peer may do.
+    /// Attributes that concern InfiniBand's paths and packets are accepted and ignored, as by the kernel's iWARP
+    /// drivers. `access` takes effect: it contains the rights of the peer.
     ///
     /// # Errors
     /// [`ModifyError::Transition`] for any other transition, [`ModifyError::CurState`], and [`ModifyError::NoMigration`]

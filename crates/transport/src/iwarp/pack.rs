@@ -30,7 +30,7 @@ pub(super) struct Pack {
     /// The range of the bytes still to be sent.
     start: usize,
     end: usize,
-    /// The length of the longest frame to come.
+    /// The length of the longest frame that will be sent.
     longest: usize,
     /// Room for a payload before it is split by markers.
     payload: Box<[u8]>,

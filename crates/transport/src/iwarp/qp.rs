@@ -20,13 +20,13 @@ use crate::wr::{Completion, RecvWr, SendFlags, SendWr, WcOpcode, WcStatus};
 
 /// A queue pair over a TCP stream, in any state, without I/O.
 ///
-/// A driver posts work, attaches a stream with [`attach`](Self::attach), and presents received bytes
-/// to [`handle_bytes`](Self::handle_bytes). It calls [`poll_transmit`](Self::poll_transmit) after a
-/// post, after bytes, after a timeout and when a full stream has room again. It does to the stream
-/// what [`wish`](Self::wish) says, which every call that takes the queue pair by `&mut` may change.
+/// A driver posts work, attaches a stream with [`attach`](Self::attach), and presents received bytes to
+/// [`handle_bytes`](Self::handle_bytes). It calls [`poll_transmit`](Self::poll_transmit) after a post, after bytes,
+/// after a timeout and when a full stream has room again. It carries out on the stream what [`wish`](Self::wish)
+/// returns, which every call that takes the queue pair by `&mut` may change.
 ///
-/// There are fewer states than InfiniBand has: RESET and INIT are the *Idle* of the RDMA verbs for
-/// iWARP, SQD is *Closing*, and ERR is both *Terminate* and *Error*.
+/// Fewer states are used than for InfiniBand: RESET and INIT are the *Idle* of the RDMA verbs for iWARP, SQD is
+/// *Closing*, and ERR is both *Terminate* and *Error*.
 #[derive(Debug)]
 pub struct Qp {
     pub(super) state: QpState,
@@ -40,11 +40,11 @@ pub struct Qp {
     pub(super) init: QpInit,
     /// The parameters of the stream, once there is one.
     pub(super) params: StreamParams,
-    /// How long a message waits for a receive.
+    /// Time that a message waits for a receive.
     pub(super) receive_wait: Duration,
 }
 
-/// The parameters before there is a stream.
+/// The parameters before a stream is attached.
 pub(super) const NO_STREAM: StreamParams = StreamParams {
     initiator: false,
     crc: false,
@@ -73,8 +73,8 @@ impl Qp {
         }
     }
 
-    /// Sets how long a message for which no receive is posted waits for one. After that, and with zero at once, the
-    /// connection ends, as RFC 5041, section 7.2, requires. Affects messages that begin to wait after the call.
+    /// Sets how long a message waits if no receive is posted. After that, and with zero at once, the connection
+    /// ends, as RFC 5041, section 7.2, requires. Affects messages that begin to wait after the call.
     pub fn set_receive_wait(&mut self, wait: Duration) {
         self.receive_wait = wait;
     }
@@ -165,7 +165,7 @@ impl Qp {
         Completion { wr_id, status, opcode, qpn: self.init.qpn, ..Completion::EMPTY }
     }
 
-    /// Goes to ERR and flushes both queues. The caller decides about the stream.
+    /// Moves to ERR and flushes both queues. The caller decides about the stream.
     pub(super) fn enter_error<E: Env>(&mut self, env: &mut E) {
         if self.state == QpState::Err {
             return;
@@ -197,7 +197,7 @@ impl Qp {
         env.complete(Side::Recv, self.completion(wr_id, status, WcOpcode::Recv));
     }
 
-    /// Completes the oldest send work request. A success is reported only if asked for, a failure always.
+    /// Completes the oldest send work request. A success is reported only if requested, a failure always.
     #[inline]
     pub(super) fn complete_head<E: Env>(&mut self, status: WcStatus, env: &mut E) {
         let wqe = self.sq.get(self.sq.head);

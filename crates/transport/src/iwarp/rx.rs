@@ -25,7 +25,7 @@ use crate::wr::Sge;
 /// The memory for the next bytes of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direct<'a> {
-    /// In the scatter list, `offset` bytes into it, with room for `len` bytes from there.
+    /// The scatter list, `offset` bytes into it, with room for `len` bytes from there.
     Local {
         /// The whole list of a receive or a READ.
         sges: &'a [Sge],
@@ -33,11 +33,11 @@ pub enum Direct<'a> {
         offset: u32,
         /// Bytes still to arrive.
         len: u32,
-        /// Whether the list is a READ's, or a receive's, which may have another protection domain
+        /// Whether the list belongs to a READ, or to a receive, which may have another protection domain
         /// ([`Env::scatter_receive`](crate::env::Env::scatter_receive)).
         side: Side,
     },
-    /// In memory that the peer named, which has been checked.
+    /// Memory that the peer named, which has been checked.
     Remote {
         /// The key.
         rkey: Rkey,
@@ -61,7 +61,7 @@ pub(super) struct Rx {
     /// Bytes of its payload still to arrive, and of its padding and CRC field.
     left: u32,
     tail: u32,
-    /// The place of its payload, the payload's total length, and whether the segment ends its message.
+    /// The place of the segment's payload, the payload's total length, and whether the segment ends its message.
     pub(super) place: Place,
     pub(super) len: u32,
     pub(super) last: bool,
@@ -285,7 +285,7 @@ impl Qp {
         self.finish_segment(now, env)
     }
 
-    /// Returns whether the next message, for which there is no receive, may wait for one.
+    /// Returns whether the next message, which finds no receive, may wait for one.
     fn may_wait(&mut self, now: Time) -> bool {
         let open = matches!(self.phase, Phase::Open | Phase::Draining { .. });
         if !open || self.receive_wait.is_zero() {

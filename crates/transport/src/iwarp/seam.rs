@@ -19,17 +19,17 @@ pub enum Rtr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StreamParams {
-    /// Whether we sent MPA's request.
+    /// Whether this end sent MPA's request.
     pub initiator: bool,
     /// Whether frames carry a CRC, in both directions.
     pub crc: bool,
-    /// Whether the peer wants markers in the stream that it receives.
+    /// Whether the peer requested markers in the stream that it receives.
     pub tx_markers: bool,
-    /// Whether we asked for markers in the stream that we receive.
+    /// Whether this end requested markers in the stream that it receives.
     pub rx_markers: bool,
-    /// The maximum number of our outstanding RDMA Reads and atomics.
+    /// The maximum number of outstanding local RDMA Reads and atomics.
     pub ord: u16,
-    /// The maximum number of the peer's RDMA Reads and atomics that we serve at a time.
+    /// The maximum number of the peer's RDMA Reads and atomics that are served at a time.
     pub ird: u16,
     /// The ready-to-receive frame that was exchanged, if any. Message sequence numbers count it. If
     /// it is a Read, the responder has sent the response, and the initiator has not yet received it.
@@ -50,7 +50,8 @@ pub struct Segment<'a> {
 /// The reason why segments could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendFault {
-    /// The stream is broken. The driver is not asked to send again. Data already received is still processed.
+    /// The stream is broken. The driver is not called again to send. Data already received is still
+    /// processed.
     Broken,
     /// The payload of this segment cannot be read. Nothing was sent.
     Memory {
@@ -64,7 +65,7 @@ pub enum SendFault {
 /// A request of a queue pair to its driver about the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Nothing: the stream is in use, or there is none.
+    /// Nothing: the stream is in use, or the queue pair has none.
     Keep,
     /// No more data will be sent: shut the sending half down, and continue to receive.
     Shutdown,

@@ -20,7 +20,7 @@ pub(super) const SMALL: usize =
 /// The destination of a segment's payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Place {
-    /// None: the segment is empty, or its payload is discarded.
+    /// No destination: the segment is empty, or its payload is discarded.
     #[default]
     Nowhere,
     /// The receive in use.

@@ -8,7 +8,7 @@ use rdmux_wire::{Rkey, Stag};
 /// A response to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The contents of our memory.
+    /// The contents of local memory.
     Read {
         /// The peer's memory that receives them.
         sink: Stag,
@@ -20,12 +20,12 @@ pub(super) enum Answer {
         va: u64,
         /// Bytes.
         len: u32,
-        /// Bytes already put into frames.
+        /// Number of bytes already put into frames.
         done: u32,
     },
     /// The original value from before an atomic.
     Atomic {
-        /// The identifier that the peer gave the request.
+        /// The identifier that the peer's request contains.
         id: u32,
         /// The value.
         original: u64,
@@ -58,7 +58,7 @@ impl Serving {
     }
 
     /// Appends a response. The queue was checked for room when the request began, and nothing is
-    /// appended in between. Returns false if it is full all the same.
+    /// appended in between. Returns false if it is full nevertheless.
     pub(super) fn push(&mut self, answer: Answer) -> bool {
         let has_room = !self.is_full();
         if has_room {

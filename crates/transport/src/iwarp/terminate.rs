@@ -18,8 +18,8 @@ const REQUESTS: u32 = 1;
 const QUERIES: [TxKind; 3] = [TxKind::Read, TxKind::FetchAdd, TxKind::CmpSwap];
 
 impl Qp {
-    /// Ends the connection as the fault's table row says: a Terminate to the peer, completions, an
-    /// event, ERR. `tells_segment` says that the Terminate includes the headers of the current segment.
+    /// Ends the connection as the fault's table row prescribes: a Terminate to the peer, completions, an event, ERR. With
+    /// `tells_segment`, the Terminate includes the headers of the current segment.
     pub(super) fn fail<E: StreamEnv>(
         &mut self,
         now: Time,
@@ -54,7 +54,7 @@ impl Qp {
         self.enter_error(env);
     }
 
-    /// Returns the Terminate that reports a fault, with the headers of the segment if asked for.
+    /// Returns the Terminate that reports a fault, with the headers of the segment if requested.
     fn terminate_of(&self, fault: Fault, tells_segment: bool) -> Terminate<'_> {
         let terminate = Terminate::new(fault.row().tells);
         if !tells_segment {
@@ -92,8 +92,8 @@ impl Qp {
         self.enter_error(env);
     }
 
-    /// Returns whether the current segment may refer to our reply to MPA's request: without a
-    /// ready-to-receive frame nothing else confirms that the peer accepts the reply.
+    /// Returns whether the current segment may refer to this end's reply to MPA's request: without a ready-to-receive
+    /// frame nothing else confirms that the peer accepts the reply.
     fn is_of_start_up(&self) -> bool {
         !self.params.initiator && self.params.rtr.is_none() && self.rx.is_first
     }

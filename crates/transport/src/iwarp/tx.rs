@@ -44,7 +44,7 @@ const MOST_BACK: usize = 65_532;
 /// The message that is being cut into frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Job {
-    /// None.
+    /// No data.
     #[default]
     None,
     /// The entry at the cursor.
@@ -67,15 +67,18 @@ pub(super) struct Tx {
     pub(super) broken: bool,
     /// The position of the next byte in the stream.
     position: u64,
-    /// The buffer for frames with CRC or markers; none if frames are sent from where their payload lies.
+    /// The buffer for frames with CRC or markers. None if the payload of frames is sent from its place in memory.
     pack: Option<Box<Pack>>,
     /// The end of the stream: the rest of a frame and a Terminate.
     last_words: Vec<u8>,
+    /// The maximum length of a segment (MULPDU, RFC 5044).
     pub(super) mulpdu: u32,
+    /// The maximum number of READs and atomics without a response.
     pub(super) ord: u32,
     /// The entry from which frames are built next, and how many of its bytes are in frames.
     pub(super) cursor: u32,
     pub(super) offset: u32,
+    /// The message that frames are built from.
     pub(super) job: Job,
     /// The first entry that the stream has not accepted in full.
     pub(super) taken: u32,
@@ -85,7 +88,7 @@ pub(super) struct Tx {
     pub(super) answer_msn: u32,
     /// READs and atomics without a response yet.
     pub(super) queries: u32,
-    /// Whether the response to the ready-to-receive frame is among them.
+    /// Whether the queued responses include that to the ready-to-receive frame.
     pub(super) rtr_read: bool,
     /// Whether responses have the next turn.
     pub(super) answers_first: bool,
@@ -147,7 +150,7 @@ impl Tx {
         self.skip != 0
     }
 
-    /// Returns whether our half of the stream can end here in order.
+    /// Returns whether the local half of the stream can end here in order.
     pub(super) fn can_end(&self) -> bool {
         !self.broken && !self.is_inside_frame()
     }
@@ -268,7 +271,7 @@ impl Qp {
         Sent::All
     }
 
-    /// Sends the first `limit` frames from where their payload lies.
+    /// Sends the first `limit` frames, with the payload from its place in memory.
     fn send_up_to<const N: usize, E: StreamEnv>(
         &self,
         limit: usize,
@@ -461,7 +464,7 @@ impl Qp {
     }
 }
 
-/// Returns the payload length of the next frame of a message of which `rest` bytes are left.
+/// Returns the payload length of the next frame of a message with `rest` bytes left.
 ///
 /// A long message is cut at aligned addresses. Large frames are made equal: a receiver reads a large payload
 /// directly into place, and a small one through a buffer, into which it then also reads the frames that follow.

@@ -30,13 +30,13 @@ use crate::time::Time;
 #[derive(Debug)]
 pub(super) struct Migration {
     state: MigState,
-    /// The MigReq bit of the packets that we send.
+    /// The MigReq bit of the packets that this end sends.
     mig_req: bool,
-    /// Whether an alternate path is loaded and has not been migrated to.
+    /// Whether an alternate path is loaded and the connection has not migrated to it.
     is_loaded: bool,
-    /// For each value of MigReq, whether a packet with it along the current path needs no special handling.
+    /// Whether a packet along the current path with each value of MigReq needs no special handling.
     usual: [bool; 2],
-    /// Whether the peer must still see our MigReq, so that acknowledgements must be packets.
+    /// Whether the peer must still see this end's MigReq, so that acknowledgements must be packets.
     shows: bool,
     /// Whether a refused request to migrate has been reported to the program.
     has_refused: bool,
@@ -78,7 +78,7 @@ impl Migration {
         self.state
     }
 
-    /// Returns the MigReq bit of the packets that we send.
+    /// Returns the MigReq bit of the packets that this end sends.
     #[inline]
     pub(super) fn mig_req(&self) -> bool {
         self.mig_req
@@ -96,14 +96,15 @@ impl Migration {
         self.usual != ANY
     }
 
-    /// Returns whether the peer must still see our MigReq, which an acknowledgement that is not a packet does not carry.
+    /// Returns whether the peer must still see this end's MigReq, which an acknowledgement that is not a packet does not
+    /// carry.
     #[inline]
     pub(super) fn shows(&self) -> bool {
         self.shows
     }
 
-    /// Records that an acknowledging packet with MigReq was sent. It may be lost, so an end that
-    /// waits for the other repeats it.
+    /// Records that an acknowledging packet with MigReq was sent. It may be lost, so an end that waits for the other
+    /// repeats it.
     #[inline]
     pub(super) fn shown(&mut self) {
         if self.shows {
@@ -129,7 +130,8 @@ impl Migration {
         self.go_to(MigState::Migrated, usual);
     }
 
-    /// Updates our MigReq. An end that rearms before the peer has followed keeps it set, so that the peer follows first.
+    /// Updates this end's MigReq. An end that rearms before the peer has followed keeps it set, so that the peer follows
+    /// first.
     fn update(&mut self) {
         self.mig_req = self.state == MigState::Migrated || self.former.is_some();
     }
@@ -156,7 +158,7 @@ impl Leg {
         if rx.source.is_from(&self.av) { Ok(()) } else { Err(Drop::Source) }
     }
 
-    /// Like `check`, but also asks the driver: two paths may differ at our end only.
+    /// Like `check`, but also queries the driver: two paths may differ at this end only.
     fn check_both_ends<E: Env>(&self, rx: &RxPacket<'_>, env: &E) -> Result<(), Drop> {
         self.check(rx, env)?;
         if env.came_along(&self.av, rx.source) { Ok(()) } else { Err(Drop::Source) }
@@ -164,8 +166,8 @@ impl Leg {
 }
 
 impl Qp {
-    /// Returns whether the path of an arriving packet matters to this queue pair. A driver whose
-    /// packets do not show the path must then be able to tell it ([`Env::came_along`]).
+    /// Returns whether the path of an arriving packet matters to this queue pair. A driver whose packets do not show the
+    /// path must then be able to determine it ([`Env::came_along`]).
     #[inline]
     pub fn minds_path(&self) -> bool {
         self.mig.minds()
@@ -181,9 +183,8 @@ impl Qp {
         Leg { av: alt_av, pkey_index: alt_pkey_index, port: alt_port_num }
     }
 
-    /// Handles a packet of a connected queue pair that failed the check for the usual path and
-    /// MigReq. Applies what the packet says about the migration, and returns an error if it must be
-    /// dropped.
+    /// Handles a packet of a connected queue pair that failed the check for the usual path and MigReq. Updates the
+    /// migration state from the packet, and returns an error if it must be dropped.
     #[cold]
     pub(super) fn came_otherwise<E: Env>(
         &mut self,
@@ -270,7 +271,7 @@ impl Qp {
         is_armed
     }
 
-    /// Migrates to the alternate path. `first` says that the peer has not migrated yet.
+    /// Migrates to the alternate path. `first` is set if the peer has not migrated yet.
     fn migrate<E: Env>(&mut self, now: Time, first: bool, env: &mut E) {
         let former = first.then(|| Box::new(self.primary()));
         let attr = &mut self.attr;

@@ -17,8 +17,8 @@ use crate::wr::WcStatus;
 const MAX_DATAGRAM: u32 = 4096;
 
 impl Qp {
-    /// Sets attributes, and with [`AttrMask::STATE`] makes a transition (`ibv_modify_qp(3)`). The transition
-    /// to RTR asks the driver for the capabilities of the link, so the driver must know them by then.
+    /// Sets attributes, and with [`AttrMask::STATE`] makes a transition (`ibv_modify_qp(3)`). The transition to
+    /// RTR queries the driver for the capabilities of the link, so the driver must know them by then.
     ///
     /// # Errors
     /// See [`ModifyError`]. Nothing is changed then.
@@ -102,7 +102,8 @@ impl Qp {
 
     fn reset<E: Env>(&mut self, env: &mut E) {
         if self.qp_type == QpType::XrcRecv && self.rq.is_active() {
-            // Another process posted this receive. It did not reset anything, so it needs the completion.
+            // Another process posted this receive. That process did not reset anything, so it needs the
+            // completion.
             self.fail_oldest_receive(WcStatus::WrFlushErr, env);
         }
         self.sq.clear();

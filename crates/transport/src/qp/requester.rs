@@ -34,11 +34,11 @@ use mend::Mend;
 use named::Naming;
 use window::Window;
 
-/// How many packets of one kind (requests or responses) are sent before the other kind gets its turn.
+/// Number of packets of one kind (requests or responses) that are sent before the other kind gets its turn.
 const QUANTUM: u32 = 16;
 
-/// The most that one READ request asks for on a lossy link, in bytes and in packets: as much as may
-/// be lost at once, since the responder has no window of its own.
+/// The maximum size of one READ request on a lossy link, in bytes and in packets: as much as may be lost at once,
+/// since the responder has no window of its own.
 const READ_CHUNK: (u32, u32) = (64 << 10, 64);
 
 /// The most PSNs of one READ request on a lossless link; far below half the PSN space.
@@ -73,7 +73,7 @@ pub(super) struct Requester {
     backoff: u8,
     /// Whether the cursor was moved back and nothing has been acknowledged since.
     rewound: bool,
-    /// Whether it was, or the timer fired, or the acknowledgement of a retransmission is awaited.
+    /// Whether the cursor was moved back, the timer fired, or the acknowledgement of a retransmission is awaited.
     troubled: bool,
     mend: Mend,
     /// Whether, in SQD, everything that had been started has completed and this has been reported.
@@ -84,7 +84,7 @@ pub(super) struct Requester {
     /// the cursor it has copied.
     direct: bool,
     copied: u32,
-    /// How many of the next such requests do not wait for this.
+    /// Number of the next requests that do not wait for a direct copy.
     unwilling: u8,
     naming: Naming,
     window: Window,
@@ -166,7 +166,7 @@ impl Requester {
         self.window.size()
     }
 
-    /// Takes over the retry limits, which may have changed, in the transition back to RTS.
+    /// Applies the retry limits, which may have changed, in the transition back to RTS.
     pub(super) fn resume(&mut self, attr: &QpAttr) {
         self.retry_left = attr.retry_cnt;
         self.excused = false;
@@ -353,8 +353,8 @@ impl Qp {
         }
     }
 
-    /// Fails the oldest send work request. RC and XRC go to ERR. UC and UD flush their send queue
-    /// and go on receiving in SQE (IBTA 10.3.1.6).
+    /// Fails the oldest send work request. RC and XRC move to ERR. UC and UD flush their send queue and continue to
+    /// receive in SQE (IBTA 10.3.1.6).
     pub(crate) fn fail_send<E: Env>(&mut self, status: WcStatus, env: &mut E) {
         if self.sq.head != self.sq.tail {
             self.complete_head(status, env);

@@ -27,7 +27,7 @@ use resources::Resources;
 /// The kind of message being received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Message {
-    /// None: the next packet must start one.
+    /// No message is in progress: the next packet must start one.
     #[default]
     None,
     /// A SEND.
@@ -41,7 +41,7 @@ enum Message {
 pub(crate) enum Refusal {
     /// No receive is posted, or the owner of the memory is busy.
     NotReady,
-    /// The payload that it names could not be fetched.
+    /// The payload that the packet names could not be fetched.
     OutOfReach,
     /// The request is at fault.
     Fault(ResponderFault),
@@ -92,7 +92,7 @@ pub(super) struct Responder {
     write_rkey: Rkey,
     write_len: u32,
     message: Message,
-    /// Whether an ACK that the requester asked for is pending.
+    /// Whether an ACK that the requester requested is pending.
     ack_owed: bool,
     /// Whether the present gap, or receiver-not-ready state, has been reported.
     silent: bool,
@@ -153,6 +153,7 @@ impl Responder {
         self.resources.pending()
     }
 
+    /// Returns whether an acknowledgement is pending.
     #[inline]
     pub(super) fn wants_ack(&self) -> bool {
         (self.ack_owed || self.nak.is_some()) && !self.has_responses()
@@ -163,7 +164,7 @@ impl Responder {
         self.resources.footprint() + self.reorder.footprint()
     }
 
-    /// Makes an acknowledgement pending, whether or not the peer asked for one.
+    /// Makes an acknowledgement pending, whether or not the peer requested one.
     pub(super) fn owe_ack(&mut self) {
         self.ack_owed = true;
     }
@@ -318,8 +319,8 @@ impl Qp {
         self.flush_ack(now, env);
     }
 
-    /// Refuses the expected request at `psn`, and fails the receive that it was to fill: sends a NAK and goes to
-    /// ERR (IBTA 9.9.3, class A and C), or sends an ACK for a fault that only the responder reports (class J).
+    /// Refuses the expected request at `psn`, and fails its receive: sends a NAK and moves to ERR (IBTA 9.9.3,
+    /// class A and C), or sends an ACK for a fault that only the responder reports (class J).
     pub(crate) fn fail_responder<E: Env>(
         &mut self,
         now: Time,

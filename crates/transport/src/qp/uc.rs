@@ -57,9 +57,10 @@ impl Qp {
         }
     }
 
-    /// Handles a message of an unreliable service that is longer than the receive. The sender cannot be told,
-    /// so the message is dropped, and the receive serves the next one. A receive from a shared receive queue
-    /// cannot be withheld from the other queue pairs, so it completes in error, and the queue pair continues.
+    /// Handles a message of an unreliable service that is longer than the receive. The sender cannot be
+    /// notified, so the message is dropped, and the receive serves the next one. A receive from a shared
+    /// receive queue cannot be withheld from the other queue pairs, so it completes in error, and the queue
+    /// pair continues.
     pub(crate) fn drop_too_long<E: Env>(&mut self, env: &mut E) {
         env.count(Drop::Length);
         if self.rq.is_shared() {

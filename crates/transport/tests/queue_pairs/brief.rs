@@ -19,7 +19,7 @@ fn pair(change: impl Fn(&mut QpAttr)) -> Pair {
 }
 
 /// Delivers all packets from one side to the other, by the fast path where possible. Returns how
-/// often it was used at either end.
+/// often each end used it.
 fn cross(from: &mut Side2, to: &mut Side2, short: bool) -> [usize; 2] {
     let (now, number) = (Time(5), from.qp.qpn().get());
     let mut served = [0; 2];

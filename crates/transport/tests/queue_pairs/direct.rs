@@ -229,7 +229,7 @@ fn half_copied(op: SendOp) -> Pair {
     p
 }
 
-/// Goes to SQD, and requests the event.
+/// Moves to SQD, and requests the event.
 fn drain(p: &mut Pair) {
     let attr = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..attributes(1, 2) };
     let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;

@@ -480,7 +480,7 @@ fn an_alternate_path_may_differ_in_the_own_end_only() {
     ask(&mut paths.p.a, MigState::Migrated, None).unwrap();
     paths.p.a.poll(paths.p.now);
     let bytes = paths.p.a.w.packets.pop_front().unwrap();
-    // The driver says that the packet did not arrive at our end of the path.
+    // The driver reports that the packet did not arrive at this end of the path.
     paths.p.b.w.came_along = |av| av.sgid_index != 1;
     feed_by(&mut paths.p.b, paths.p.now, &bytes, 1, 1);
     assert_eq!(

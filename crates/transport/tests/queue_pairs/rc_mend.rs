@@ -24,8 +24,8 @@ fn reopen(p: &mut Pair) {
     (0..8).for_each(|_| assert_eq!(sends(p, 512, &[], &[]), (512, 0)));
 }
 
-/// Sends `packets` packets, of which those at the positions in `lost` (1 is the first) are lost, and
-/// likewise responses by `lost_back`. Returns how many packets were sent, and how often a timer was needed.
+/// Sends `packets` packets, and loses those at the positions in `lost` (1 is the first), and likewise responses
+/// by `lost_back`. Returns how many packets were sent, and how often a timer was needed.
 fn sends(p: &mut Pair, packets: u32, lost: &[usize], lost_back: &[usize]) -> (usize, usize) {
     let (before, mut timers) = (p.opcodes(1).len(), 0);
     p.b.w.memory.bytes.fill(0);

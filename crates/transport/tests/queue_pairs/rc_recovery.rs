@@ -196,7 +196,7 @@ fn receiver_not_ready_waits_as_long_as_told() {
 #[test]
 fn a_sequence_nak_while_waiting_changes_nothing() {
     let mut p = Pair::with(QpType::Rc, |a| {
-        // The peer asks for 655 ms, and our own timer would expire after 8 times 16 ms.
+        // The peer requests 655 ms, and the timer at this end would expire after 8 times 16 ms.
         (a.min_rnr_timer, a.timeout, a.retry_cnt) = (RnrTimer::new(0), AckTimeout::new(12), 7);
     });
     p.a.send(1, SendOp::Send, 0, 10);
@@ -344,7 +344,7 @@ fn a_peer_that_was_only_late_is_given_more_time() {
     assert_eq!(early(&mut p, 50), 250);
 }
 
-/// Other senders start to use the same socket: this one's limit falls below its packets in flight.
+/// Other senders start to use the same socket: this sender's limit falls below its packets in flight.
 #[test]
 fn a_smaller_share_is_kept_and_does_not_stop_it() {
     let mut p = Pair::new(QpType::Rc);

@@ -29,7 +29,7 @@ pub(crate) struct OneRegion {
     pub(crate) endless: bool,
     /// The error of every access to memory, if any.
     pub(crate) refuses: Option<AccessFault>,
-    /// How many accesses for a peer succeed before one meets a busy owner.
+    /// Number of accesses for a peer that succeed before one meets a busy owner.
     pub(crate) until_busy: usize,
     /// The queue pair's own shared receive queue.
     pub(crate) srq: VecDeque<(u64, Vec<Sge>)>,

@@ -69,7 +69,7 @@ fn a_busy_owner_is_a_receiver_that_is_not_ready() {
     }
 }
 
-/// The same for RC, whose receives come from its own queue.
+/// RC, whose receives come from its own queue, waits in the same way.
 #[test]
 fn rc_waits_for_a_busy_owner_too() {
     let mut p = Pair::new(QpType::Rc);
@@ -257,7 +257,7 @@ fn answers_that_nobody_waits_for_are_ignored() {
     p.b.qp.atomic_done(p.now, psn, Ok(99), &mut p.b.w);
 }
 
-/// The agreed number of atomics may wait, and one more is an error, whatever is repeated.
+/// The agreed number of atomics may wait, and one more is an error, regardless of retransmissions.
 #[test]
 fn waiting_atomics_are_never_forgotten_for_new_ones() {
     let mut p = connect();
@@ -282,8 +282,8 @@ fn waiting_atomics_are_never_forgotten_for_new_ones() {
     assert_eq!(p.a.w.statuses(), expected);
 }
 
-/// A NAK that had to wait for an atomic's response is obsolete when its packet has arrived since.
-/// The packets that it would have acknowledged are still acknowledged.
+/// A NAK that waited for an atomic's response is obsolete if its packet has arrived since. The packets
+/// that it would have acknowledged are still acknowledged.
 #[test]
 fn what_has_come_in_the_meantime_is_acknowledged_and_not_refused() {
     let mut p = connect();

@@ -18,15 +18,15 @@ use super::wait::{Sleep, TICK, Waiter};
 use crate::engine::device::Device;
 use crate::objects::error::VerbsError;
 
-/// How long it waits for room in a full ring or socket.
+/// Time that the thread waits for room in a full ring or socket.
 pub(crate) const RETRY: Duration = Duration::from_micros(100);
-/// How long it busy-polls without finding work before it sleeps, if sockets or other processes bring work.
+/// Time that the thread busy-polls without finding work before it sleeps, if sockets or other processes bring work.
 const LINGER: Duration = Duration::from_micros(50);
 /// The number of polls in a tick above which the program counts as polling.
 const POLLING: u64 = 32;
 
-/// How long a program that polled is assumed to continue while other processes have the processor. Twice the usual time slice of a
-/// thread.
+/// Time for which a program that polled is assumed to continue while other processes have the processor: twice the usual time slice
+/// of a thread.
 const STARVED: Duration = Duration::from_millis(20);
 
 /// Detects whether the program polls, by the number of polls in the last tick.
@@ -41,7 +41,7 @@ struct Habit {
     since: Time,
     usage: Usage,
     polling: bool,
-    /// When the program last polled often, and the count of preemptions a tick earlier.
+    /// Time when the program last polled often, and the count of preemptions a tick earlier.
     polled: Time,
     preempted: u64,
 }
@@ -134,8 +134,8 @@ impl Engine {
         }
     }
 
-    /// Does the pending work, and returns how to sleep. After a tick without a wakeup, a program that polls is left alone: it holds the
-    /// round, perhaps without the processor, and waiting for it would not end.
+    /// Does the pending work, and returns how to sleep. After a tick without a wakeup, does not wait for a round that a polling
+    /// program holds: that program may not have the processor, and the wait would not end.
     fn look_around(
         &self,
         device: &Arc<Device>,
@@ -182,7 +182,7 @@ impl Engine {
         self.deadline(device).into_iter().chain(owed).chain(unheard).min()
     }
 
-    /// Does the work of the thread that this device lacks. Returns how long nothing needs to be done unless its
+    /// Does the work of the missing background thread. Returns how long nothing needs to be done unless the device's
     /// [descriptor](Self::drive_fd) becomes readable.
     pub(crate) fn drive(&self, device: &Arc<Device>) -> Option<Duration> {
         let waiter = self.waiter();
@@ -331,7 +331,7 @@ mod tests {
 
         let fds = &mut [PollFd::from_borrowed_fd(to.device.drive_fd(), PollFlags::IN)];
         for _ in 0..10 {
-            // As a poll does.
+            // Runs a round, like a poll.
             assert_eq!(engine.round(&to.device), 0);
             assert_eq!(poll(fds, Some(&Timespec::default())).unwrap(), 0, "it was woken");
             assert_eq!(engine.prepare_sleep(&to.device), Some(RETRY));

@@ -29,6 +29,7 @@ pub struct Capture {
     sink: Mutex<Sink>,
 }
 
+/// The capture's socket and buffers.
 #[derive(Debug, Default)]
 struct Sink {
     socket: Option<OwnedFd>,
@@ -155,7 +156,7 @@ impl Sink {
         let header = |kind| FrameHeader { sent, memory, kind, time };
         match below {
             Below::Ip(ends) => self.write_ip(header(FrameKind::Ip), ends, put, add_icrc),
-            // Its ICRC was checked, or is not there yet.
+            // The packet's ICRC was checked, or is not computed yet.
             Below::Ib(route) => self.write_ib(header(FrameKind::InfiniBand), route, put),
         }
     }

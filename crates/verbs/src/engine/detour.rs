@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::objects::port::MAX_PORTS;
 
-/// The reasons why every packet of a port must take the full path, where it is captured or dropped: a capture runs, or the port
-/// has no link. One load of one word checks both, so that a message on a shortcut pays no more for two reasons.
+/// The reasons why every packet of a port must take the full path, on which it is captured or dropped: a capture runs, or the
+/// port has no link. One load of one word checks both, so that a message on a shortcut pays no more for two reasons.
 #[derive(Debug, Default)]
 pub(crate) struct Detour(AtomicU8);
 
@@ -21,7 +21,7 @@ impl Detour {
         Self::CAPTURED << (port & 7)
     }
 
-    /// Returns whether there is any reason, for packets of a port.
+    /// Returns whether any reason applies to packets of a port.
     #[inline]
     pub(crate) fn is_needed(&self, port: u8) -> bool {
         let reasons = self.0.load(Ordering::Relaxed);

@@ -71,8 +71,9 @@ impl Device {
         Self::open_with(control, false)
     }
 
-    /// As [`open`](Self::open), but without a thread: the program's event loop waits for [`drive_fd`](Self::drive_fd) and calls
-    /// [`drive`](Self::drive). Polling a completion queue only takes completions, and does not drive the device.
+    /// Opens a device like [`open`](Self::open), but without a thread: the program's event loop waits for
+    /// [`drive_fd`](Self::drive_fd) and calls [`drive`](Self::drive). Polling a completion queue only takes completions, and
+    /// does not drive the device.
     ///
     /// # Errors
     ///
@@ -124,7 +125,7 @@ impl Device {
         self.control.info().kind
     }
 
-    /// Calls `ask` with the port of this number, if there is one.
+    /// Calls `ask` with the port of this number if it exists, and returns the result.
     pub(crate) fn port<T>(&self, number: u8, ask: impl FnOnce(&Port) -> T) -> Option<T> {
         let index = usize::from(number).checked_sub(1)?;
         self.ports.read().get(index).map(ask)
@@ -134,7 +135,7 @@ impl Device {
     pub fn num_ports(&self) -> u8 {
         u8::try_from(self.ports.read().len()).unwrap_or(u8::MAX)
     }
-    /// Returns whether there is a port with this number.
+    /// Returns whether the device has a port with this number.
     pub fn has_port(&self, number: u8) -> bool {
         number != 0 && number <= self.num_ports()
     }
@@ -236,30 +237,37 @@ impl Device {
         self.failed.load(Ordering::Acquire)
     }
 
+    /// Returns the object counts and their limits.
     pub(crate) fn quota(&self) -> &Arc<Quota> {
         &self.quota
     }
     pub(crate) fn limits(&self) -> &Limits {
         &self.control.info().limits
     }
+    /// Returns the page with this process's counters.
     pub(crate) fn counters(&self) -> &SharedMem {
         self.control.counters()
     }
+    /// Returns the table of memory regions and windows.
     pub(crate) fn regions(&self) -> &RwLock<Regions> {
         &self.regions
     }
+    /// Returns this process's side of the XRC hub.
     pub(crate) fn xrc(&self) -> &Side {
         &self.xrc
     }
+    /// Returns the processes whose memory this one may access.
     pub(crate) fn reaches(&self) -> &Reaches {
         &self.reaches
     }
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
+    /// Returns the table of queue pairs.
     pub(crate) fn qps(&self) -> &RwLock<QpTable> {
         &self.qps
     }
+    /// Returns the queue of asynchronous events that the program has not taken.
     pub(crate) fn events(&self) -> &NotifyQueue<Raised> {
         &self.events
     }
@@ -270,9 +278,11 @@ impl Device {
         }
         slot_of(qpn)
     }
+    /// Returns an unused identifier for a protection domain.
     pub(crate) fn next_pd(&self) -> u32 {
         self.next_pd.fetch_add(1, Ordering::Relaxed)
     }
+    /// Queues an asynchronous event for the program.
     pub(crate) fn raise(&self, event: Raised) {
         self.events.push(event);
     }
@@ -289,7 +299,7 @@ impl Device {
         let now = clock_gettime(ClockId::Monotonic);
         Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
     }
-    /// As [`now`](Self::now), but some milliseconds late at most, and much cheaper.
+    /// Returns the time like [`now`](Self::now), but up to some milliseconds late and much cheaper.
     pub(crate) fn coarse_now(&self) -> Time {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())

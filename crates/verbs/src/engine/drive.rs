@@ -1,4 +1,4 @@
-//! A locked queue pair with its environment: every call into a state machine goes through this.
+//! A locked queue pair with its environment: every call into a state machine is made through it.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn scratch() -> &'static LocalKey<Scratch> {
     if SCRATCH.try_with(|_| ()).is_ok() { &SCRATCH } else { &LATE }
 }
 
-/// How many packets a queue pair may send before others get their turn.
+/// The maximum number of packets that a queue pair may send before others get their turn.
 pub(crate) const BUDGET: u32 = 256;
 
 /// A locked queue pair.
@@ -53,6 +53,7 @@ pub(crate) struct Bound<'a> {
 }
 
 impl<'a> Bound<'a> {
+    /// Locks the queue pair.
     pub(crate) fn lock(device: &'a Arc<Device>, core: &'a Arc<QpCore>) -> Self {
         Self { device, core, driven: core.state.lock(), _after: YieldToWaiters(&core.state) }
     }
@@ -74,7 +75,7 @@ impl<'a> Bound<'a> {
         self.core.qpn
     }
 
-    /// Returns its shared receive queue, if it has one.
+    /// Returns the queue pair's shared receive queue, if any.
     pub(crate) fn srq(&self) -> Option<&'a Arc<SrqCore>> {
         match &self.core.ends {
             Ends::Own(objects) => objects.srq.as_ref(),
@@ -118,7 +119,7 @@ impl<'a> Bound<'a> {
         self.transmit_at(self.now());
     }
 
-    /// As [`transmit`](Self::transmit), for a caller that has already read the clock.
+    /// Transmits like [`transmit`](Self::transmit), for a caller that has already read the clock.
     pub(crate) fn transmit_at(&mut self, now: Time) {
         guarded::keep(now.0);
         short::send(self.device, self.core, &mut self.driven, now);
@@ -180,7 +181,7 @@ impl<'a> Bound<'a> {
 
     /// Returns whether a coarse clock suffices. Between neighbours no packet is lost: a timer only detects that the peer is gone.
     fn may_use_coarse_clock(&self) -> bool {
-        /// The shortest timeout of which a coarse clock's tick is a small part.
+        /// The shortest timeout for which the inaccuracy of a coarse clock's tick is small.
         const LEAST: Duration = Duration::from_millis(30);
         let QpAttr { timeout, alt_timeout, .. } = self.driven.machine.attr();
         let is_long = |time: AckTimeout| time.duration().is_none_or(|d| d >= LEAST);
@@ -192,14 +193,15 @@ impl<'a> Bound<'a> {
         self.schedule_after(TxState::Idle);
     }
 
+    /// Updates the engine's timer and send lists according to `state`.
     pub(crate) fn schedule_after(&mut self, state: TxState) {
         if self.schedule_round(state) {
             self.device.engine().owe_ack(self.core.qpn);
         }
     }
 
-    /// As [`schedule_after`](Self::schedule_after), in a round. Returns whether the queue pair has begun to owe an ACK, which the
-    /// round must then put on its list.
+    /// Schedules like [`schedule_after`](Self::schedule_after), in a round. Returns whether the queue pair has begun to owe an
+    /// ACK, which the round must then put on its list.
     pub(crate) fn schedule_round(&mut self, state: TxState) -> bool {
         self.tend_stream();
         let engine = self.device.engine();

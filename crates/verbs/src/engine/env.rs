@@ -41,9 +41,9 @@ pub(crate) type Bounce = Vec<u8>;
 
 /// The objects that a queue pair works with.
 pub(super) enum Here<'a> {
-    /// Those of its own process.
+    /// The objects of the queue pair's own process.
     Own(&'a Objects, OwnRegions<'a>),
-    /// Those of the process that the current packet names.
+    /// The objects of the process that the current packet names, for an XRC target.
     Target(Placing<'a>),
 }
 
@@ -79,9 +79,11 @@ pub(crate) struct QpEnv<'a> {
     pub(super) device: &'a Arc<Device>,
     pub(super) core: &'a Arc<QpCore>,
     pub(super) path: &'a mut Path,
+    /// The objects that the current packet accesses.
     pub(super) here: Here<'a>,
     /// The buffer in which packets are gathered; none if they are sent one by one.
     gathered: Option<&'a mut Gathered>,
+    /// The buffer for bytes from another process's memory.
     pub(super) bounce: &'a mut Bounce,
     /// The time of completions, once it has been read.
     time: Option<u64>,
@@ -91,17 +93,17 @@ pub(crate) struct QpEnv<'a> {
     pub(crate) overflow: bool,
     /// Whether the queue pair has become open to its peer, in RTR, or by another path.
     pub(crate) established: bool,
-    /// How the current packet arrived.
+    /// The way by which the current packet arrived.
     pub(crate) arrived: Arrived,
 }
 
-/// How a packet arrived, besides what its headers say.
+/// The way by which a packet arrived, which its headers do not contain.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Arrived {
     /// Unknown.
     #[default]
     Somehow,
-    /// By a ring, from a process that names the path.
+    /// By a ring, in a record that names the path.
     ByRing(RingPath),
     /// At the InfiniBand port with this number.
     AtPort(u8),
@@ -110,6 +112,7 @@ pub(crate) enum Arrived {
 }
 
 impl<'a> QpEnv<'a> {
+    /// Creates the environment for calls that gather their packets.
     pub(crate) fn new(
         device: &'a Arc<Device>,
         core: &'a Arc<QpCore>,
@@ -289,7 +292,7 @@ impl Pieces {
                 self.list.try_push(piece).map_err(|_| AccessFault::Bounds)
             }
             _ => {
-                // One list has memory of this and of another process: all of it goes through the buffer.
+                // If a list has memory of this and of another process, all of it is copied through the buffer.
                 if !self.foreign {
                     self.foreign = true;
                     bounce.clear();

@@ -17,6 +17,7 @@ use rdmux_wire::Psn;
     clippy::large_enum_variant,
     reason = "packets are the common case, and lie in the queue pair; the other is larger still"
 )]
+/// The state machine of a queue pair.
 pub(crate) enum Machine {
     /// InfiniBand's transport.
     Ib(Packets),
@@ -56,15 +57,18 @@ impl Machine {
     pub(crate) fn attr(&self) -> QpAttr {
         either!(self, qp => qp.attr())
     }
+    /// Returns the bytes of memory that the machine occupies.
     pub(crate) fn footprint(&self) -> usize {
         either!(self, qp => qp.footprint())
     }
     pub(crate) fn post_send(&mut self, now: Time, wr: &SendWr<'_>) -> Result<(), PostError> {
         either!(self, qp => qp.post_send(now, wr))
     }
+    /// Returns the position in the send queue, for [`withdraw_sends`](Self::withdraw_sends).
     pub(crate) fn sends_posted(&self) -> SendMark {
         either!(self, qp => qp.sends_posted())
     }
+    /// Removes the sends that were posted after `mark`.
     pub(crate) fn withdraw_sends(&mut self, mark: SendMark) {
         either!(self, qp => qp.withdraw_sends(mark));
     }
@@ -106,8 +110,8 @@ impl Machine {
         matches!(self, Self::Ib(qp) if qp.wants_ack())
     }
 
-    /// Returns whether it executes requests of its peer now. False for a stream, whose peer sends them
-    /// through the stream only.
+    /// Returns whether the queue pair executes requests of its peer now. False for a stream, whose
+    /// peer sends them through the stream only.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self, Self::Ib(qp) if qp.is_open())
     }
@@ -159,6 +163,7 @@ impl Machine {
             qp.handle_piggybacked_ack(now, psn, env);
         }
     }
+    /// Sends the pending acknowledgement.
     pub(crate) fn flush_ack(&mut self, now: Time, env: &mut impl Env) {
         if let Self::Ib(qp) = self {
             qp.flush_ack(now, env);
@@ -175,7 +180,7 @@ impl Machine {
             qp.atomic_done(now, psn, result, env);
         }
     }
-    /// Handles the end of the process at the other end. A stream signals that itself.
+    /// Handles the death of the peer's process. A stream reports that itself.
     pub(crate) fn peer_gone(&mut self, now: Time) {
         if let Self::Ib(qp) = self {
             qp.peer_gone(now);

@@ -65,9 +65,9 @@ struct Round {
     inbound: Inbound,
     /// Queue pairs that owed an ACK when the round began.
     owed: Vec<Qpn>,
-    /// When the sockets were last polled.
+    /// Time when the sockets were last polled.
     looked: Time,
-    /// When a polling thread last found work.
+    /// Time when a polling thread last found work.
     found: Time,
     /// Whether a polling thread has found work since, without reading the clock.
     busy: bool,
@@ -81,19 +81,19 @@ struct Round {
 /// A round that received no more packets than this may leave its ACKs to the next: a reply that the program posts meanwhile is
 /// sent in the same system call.
 const FEW: usize = 4;
-/// How many polls of a process without sockets pass between reads of the clock: one or two microseconds. No timer is that short.
+/// Number of polls of a process without sockets between two reads of the clock: one or two microseconds. No timer is that short.
 const CLOCK_POLLS: u32 = 128;
-/// How many polls of such a process an ACK is delayed so that it can be piggybacked: a hundred nanoseconds.
+/// Number of polls of such a process for which an ACK is delayed so that it can be piggybacked: a hundred nanoseconds.
 const ACK_POLLS: u32 = 8;
-/// How many rounds poll neighbours only before one runs timers, too: some ten microseconds.
+/// Number of rounds that poll only neighbours before one runs timers, too: some ten microseconds.
 const FULL_ROUND: u32 = 64;
 /// The shortest time between polls of the sockets, which are system calls: a thread that polls several queues in turn need not
 /// pay for each.
 const SOCKET_GAP: Duration = Duration::from_nanos(250);
-/// How many additional polls a poll that found work counts for, and each message that it received from a neighbour: handling it
+/// Number of additional polls that a poll with work counts for, and each message that it received from a neighbour: handling it
 /// takes time in which a program that has nothing else to do would have polled.
 const FRUITFUL: u64 = 16;
-/// How often a round handles the same kind of work before other kinds get their turn.
+/// Number of times that a round handles the same kind of work before other kinds get their turn.
 const TURNS: usize = 64;
 
 /// The table of queue pairs in a round, locked when a queue pair is first looked up: a round that finds no work acquires no lock
@@ -187,9 +187,11 @@ impl Engine {
         })
     }
 
+    /// Returns the multicast groups that the device is attached to.
     pub(crate) fn groups(&self) -> &Groups {
         &self.groups
     }
+    /// Returns the processes that are connected by rings.
     pub(crate) fn neighbours(&self) -> &Neighbours {
         &self.wires.neighbours
     }
@@ -201,6 +203,7 @@ impl Engine {
     pub(crate) fn detour(&self) -> &Detour {
         &self.detour
     }
+    /// Returns the count of armed completion queues.
     pub(crate) fn promises(&self) -> &Arc<Promises> {
         &self.promises
     }
@@ -226,7 +229,7 @@ impl Engine {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Returns whether there is no work that can be seen without the clock or a system call.
+    /// Returns whether no work is visible without the clock or a system call.
     fn is_quiet(&self, round: &Round) -> bool {
         !self.queued.load(Ordering::Acquire) && round.inbound.is_quiet()
     }
@@ -291,7 +294,7 @@ impl Engine {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Records that messages of this device go through the hub: a third thread must get its turn for each.
+    /// Records that messages of this device are sent through the hub: a third thread must get its turn for each.
     pub(crate) fn goes_by_hub(&self) {
         self.by_hub.store(true, Ordering::Relaxed);
     }
@@ -353,8 +356,8 @@ impl Engine {
         self.run_round_of(device, round, now, false)
     }
 
-    /// As [`run_round`](Self::run_round). With `only_more`, receives only from wires that may have more packets than the last
-    /// round took.
+    /// Runs a round like [`run_round`](Self::run_round). With `only_more`, receives only from wires that may have more packets
+    /// than the last round took.
     fn run_round_of(
         &self,
         device: &Arc<Device>,
@@ -508,7 +511,7 @@ impl Engine {
         retry.into_iter().chain(timer).min()
     }
 
-    /// Removes a queue pair that is being destroyed. Entries of lists with its number are ignored when they come up.
+    /// Removes a queue pair that is being destroyed. List entries with its number are ignored when their turn comes.
     pub(crate) fn forget(&self, device: &Device, qp: &QpCore) {
         let mut driven = qp.state.lock();
         wire::direct::hide(device, qp, &driven.path);
@@ -653,8 +656,8 @@ fn with_qp(device: &Arc<Device>, table: &QpTable, qpn: Qpn, f: impl FnOnce(&mut 
     }
 }
 
-/// Sends the ACKs of the first queue pairs that owe one, unless they have been piggybacked meanwhile, as most are. ACKs for which
-/// there is no room stay on the list.
+/// Sends the ACKs of the first queue pairs that owe one, unless they have been piggybacked meanwhile, as most are. ACKs that find
+/// no room stay on the list.
 fn flush_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) {
     let Round { inbound, owed, .. } = round;
     for at in 0..count {

@@ -28,6 +28,7 @@ pub(crate) struct Groups {
     changing: Mutex<()>,
 }
 
+/// The queue pairs and wires of a group.
 #[derive(Debug, Default)]
 struct Group {
     members: Vec<Arc<QpCore>>,
@@ -39,7 +40,7 @@ struct Group {
 #[derive(Debug)]
 struct Heard {
     wire: AnyWire,
-    /// The members that it may serve: when the last of them leaves, the service has left the group on its address.
+    /// The members that the socket may serve: when the last of them leaves, the service has left the group on its address.
     members: Vec<Qpn>,
 }
 
@@ -143,7 +144,7 @@ impl Engine {
         let port = self.groups().port_of(qp, mgid).unwrap_or(qp.port());
         self.leave(qp, (port, mgid));
         match device.control().detach_multicast(port, qp.qpn, mgid) {
-            // If the service is gone, so is the membership.
+            // The membership ended with the service.
             Ok(()) | Err(ControlError::Gone) => Ok(()),
             Err(e) => Err(e.into()),
         }

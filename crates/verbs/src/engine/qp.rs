@@ -30,7 +30,7 @@ use crate::objects::xrc::record::MAX_SGES;
 pub(crate) enum Ends {
     /// Objects of its process.
     Own(Objects),
-    /// Those of an XRC target, which belongs to no process, and works with objects of many.
+    /// The objects of an XRC target, which belongs to no process and works with objects of many.
     Target(TargetEnds),
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum Ends {
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(crate) pd: PdId,
-    /// The protection domain of receives: that of the shared receive queue, if there is one (IBTA 10.2.9).
+    /// The protection domain of receives: that of the shared receive queue, if any (IBTA 10.2.9).
     pub(crate) recv_pd: PdId,
     pub(crate) send_cq: Arc<CqCore>,
     pub(crate) recv_cq: Arc<CqCore>,
@@ -50,13 +50,15 @@ pub(crate) struct Objects {
 pub(crate) struct QpCore {
     pub(crate) qpn: Qpn,
     pub(crate) qp_type: QpType,
+    /// The objects that the queue pair works with.
     pub(crate) ends: Ends,
-    /// The number of its port.
+    /// The number of the queue pair's port.
     port: AtomicU8,
     /// The path to use after a migration. Changed with the queue pair locked.
     alternate: Mutex<Option<Box<Path>>>,
-    /// Its identity towards the program.
+    /// The queue pair's identity towards the program.
     pub(crate) identity: Arc<QpIdentity>,
+    /// Whether an ACK is owed.
     pub(crate) owed: Owed,
     pub(crate) state: brief::Mutex<Driven>,
 }
@@ -64,28 +66,29 @@ pub(crate) struct QpCore {
 /// The state that the lock of a queue pair guards.
 #[derive(Debug)]
 pub(crate) struct Driven {
+    /// The transport's state machine.
     pub(crate) machine: Machine,
     pub(crate) path: Path,
     /// Whether all its timers tolerate a clock that is some milliseconds late.
     pub(crate) coarse_clock: bool,
     /// The entries that the engine's timers have for this queue pair.
     pub(crate) armed: Armed,
-    /// Whether it is on the engine's list of queue pairs with something to send.
+    /// Whether the queue pair is on the engine's list of queue pairs with something to send.
     pub(crate) queued: bool,
-    /// The region that it last sent from.
+    /// The region that the queue pair last sent from.
     pub(crate) sent_from: SentFrom,
 }
 
-/// Whether a queue pair owes an ACK, readable without its lock.
+/// Records whether a queue pair owes an ACK, readable without the queue pair's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
     now: AtomicBool,
-    /// Whether it is on the round's list. Only rounds read this.
+    /// Whether the queue pair is on the round's list. Only rounds read this.
     listed: AtomicBool,
 }
 
 impl Owed {
-    /// Records whether it owes an ACK, with the queue pair locked. Returns whether it has just begun to owe one.
+    /// Records whether the queue pair, which must be locked, owes an ACK. Returns whether it has just begun to owe one.
     #[inline]
     pub(crate) fn note(&self, owes: bool) -> bool {
         let before = self.now.load(Ordering::Relaxed);
@@ -225,7 +228,7 @@ impl QpCore {
         self.alternate.lock().as_ref()?.wire()
     }
 
-    /// Sets its port.
+    /// Sets the queue pair's port.
     pub(crate) fn set_port(&self, port: u8) {
         self.port.store(port, Ordering::Relaxed);
     }
@@ -236,7 +239,7 @@ impl QpCore {
         self.port.load(Ordering::Relaxed)
     }
 
-    /// Returns its port under these attributes. A program that names none means the present one.
+    /// Returns the queue pair's port under these attributes. A program that names none means the present one.
     fn port_with(&self, device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<u8, VerbsError> {
         const WHAT: &str = "modify a queue pair";
         let chosen = if mask.contains(AttrMask::PORT) { attr.port_num } else { 0 };
@@ -264,7 +267,7 @@ impl QpCore {
         }
     }
 
-    /// Returns whether it has one peer.
+    /// Returns whether the queue pair has one peer.
     pub(crate) fn is_connected(&self) -> bool {
         self.qp_type != QpType::Ud
     }
@@ -318,7 +321,7 @@ fn check_links((primary, alternate): (&Path, &Path), of: (QpType, u32)) -> Resul
     Err(VerbsError::invalid("load an alternate path", why.to_owned()))
 }
 
-/// Checks the right to a Q_Key. On a fabric, a Q_Key whose top bit is set tells a receiver that the sender is privileged (IBTA
+/// Checks the right to a Q_Key. On a fabric, a Q_Key whose top bit is set shows a receiver that the sender is privileged (IBTA
 /// 10.2.5).
 fn check_qkey(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
     let asked = mask.contains(AttrMask::QKEY) && is_privileged(attr.qkey);

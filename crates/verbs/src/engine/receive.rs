@@ -76,7 +76,7 @@ impl Engine {
 }
 
 impl Bound<'_> {
-    /// Processes packets, and sends what they permit to be sent.
+    /// Processes packets, and sends the packets that these permit.
     pub(crate) fn receive<'a>(&mut self, arrivals: impl Iterator<Item = Arrival<'a>>) {
         let device = self.device();
         let now = device.now();
@@ -91,7 +91,7 @@ impl Bound<'_> {
                     Some(route) if route.port_num == env.port() => Arrived::AtPort(route.port_num),
                     Some(route) if machine.minds_path() => Arrived::AtPort(route.port_num),
                     Some(_) => {
-                        // Its number is not valid at another port.
+                        // The queue pair's number is not valid at another port.
                         count(device, Counter::RxNoQp);
                         continue;
                     }

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn queue_pairs_that_receive_in_turn_need_no_table_of_regions() {
-        /// Far longer than a round takes. Only a round that waits for the table takes this long.
+        /// A timeout far longer than a round, reached only by a round that waits for the table.
         const HANGS: Duration = Duration::from_secs(60);
         let lab = Lab::new(true);
         let nodes = || {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rdmux_transport::Time;
 
-/// How long a thread polls without finding work before it first yields, unless [`VARIABLE`] says otherwise.
+/// Time that a thread polls without finding work before it first yields, unless [`VARIABLE`] sets another.
 const USUAL: Duration = Duration::from_micros(50);
 /// The environment variable that sets the spin time, in microseconds.
 const VARIABLE: &str = "RDMUX_PATIENCE";
@@ -27,7 +27,7 @@ pub(crate) struct SpinTime {
     usual: Duration,
     /// The earliest time of the next yield, in nanoseconds.
     next: AtomicU64,
-    /// How long the next yield is put off after one that found no other thread.
+    /// Time between a yield that found no other thread and the next.
     interval: AtomicU64,
 }
 
@@ -58,7 +58,7 @@ impl SpinTime {
         now.since(found) > self.usual && now.0 >= self.next.load(Ordering::Relaxed)
     }
 
-    /// Records a yield that took from one time to the other.
+    /// Records a yield that lasted from one time to the other.
     pub(crate) fn yielded(&self, from: Time, to: Time) {
         let interval = if to.since(from) > NOBODY {
             0

@@ -2,7 +2,7 @@
 //!
 //! A polling thread that finds the processor busy for long sleeps instead of yielding, and the background thread has short time
 //! slices, so that both run soon beside programs that compute (`rdmux_link::spin_wait`). While messages of a MiB are copied, by a
-//! thread of this process or of the peer, neither is wanted: each interrupts the copying.
+//! thread of this process or of the peer, neither is useful: each interrupts the copying.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,9 +12,9 @@ use rdmux_transport::Time;
 
 use crate::objects::counters::{Counter, Counters};
 
-/// The time for which bytes are counted before they are judged.
+/// The interval over which bytes are counted.
 const WINDOW: Duration = Duration::from_millis(2);
-/// The bytes per nanosecond from which on a device is not starved, whatever computes beside it.
+/// The throughput in bytes per nanosecond from which on a device is not starved, whatever other threads compute.
 const BYTES_PER_NS: u64 = 1;
 
 /// The counters of message bytes; each byte is counted on at least one side.
@@ -32,7 +32,7 @@ const BYTES: [Counter; 8] = [
 /// The throughput of a device; see the module. Unsynchronized threads may be wrong by a window.
 #[derive(Debug, Default)]
 pub(crate) struct Throughput {
-    /// When the window began, in nanoseconds, and the bytes counted until then.
+    /// The start of the window in nanoseconds, and the bytes counted before it.
     since: AtomicU64,
     bytes: AtomicU64,
     high: AtomicBool,

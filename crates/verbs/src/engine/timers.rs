@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use rdmux_transport::Time;
 use rdmux_wire::Qpn;
 
+/// The timers of all queue pairs, earliest first.
 #[derive(Debug)]
 pub(crate) struct Timers {
     heap: Mutex<BinaryHeap<Reverse<(Time, Qpn)>>>,
@@ -88,8 +89,8 @@ impl Armed {
     }
 }
 
-/// Decides whether all packets that arrived before a timer expired have been processed. A thread that did not run for some time finds
-/// more packets than a round takes, and the answer that a timer waits for may be the last of them.
+/// Decides whether all packets that arrived before a timer expired have been processed. A thread that did not run for some time
+/// finds more packets than a round takes, and the timer's answer may be the last of them.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     /// Consecutive rounds that may have left packets.
@@ -124,7 +125,7 @@ mod tests {
         assert!(!backlog.is_taken_in(true));
     }
 
-    /// The peer has no receive posted: each request is to be answered at L, and is refused until S, again and again.
+    /// The peer has no receive posted: each request must be answered by time L, but receives RNR NAKs until time S, repeatedly.
     #[test]
     fn entries_do_not_pile_up_when_a_timer_goes_back_and_forth() {
         let (timers, mut armed) = (Timers::new(), Armed::default());
@@ -157,8 +158,8 @@ mod tests {
         assert!(armed.needs(Time(9)));
     }
 
-    /// A thread takes an entry, then waits for the lock of the queue pair, through which another thread sends that read the clock
-    /// earlier.
+    /// A thread takes an entry, then waits for the queue pair's lock. Another thread, which read the clock earlier, holds it and
+    /// sends.
     #[test]
     fn entry_that_is_taken_while_an_earlier_one_is_made_counts() {
         let mut armed = Armed::default();

@@ -12,15 +12,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use crate::objects::control::Control;
 
-/// How often the thread checks whether the program still polls.
+/// Interval at which the thread checks whether the program still polls.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 
-/// How the thread sleeps.
+/// The way in which the thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sleep {
-    /// For a tick, without being woken by sockets and peers.
+    /// Sleeps for a tick, without being woken by sockets and peers.
     Tick,
-    /// Until an event, or for at most this long.
+    /// Sleeps until an event, or for at most this long.
     Until(Option<Duration>),
 }
 
@@ -32,7 +32,7 @@ const ASLEEP: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct Waiter {
     epoll: OwnedFd,
-    /// The doorbell that this process rings itself. No other process has it.
+    /// The doorbell that this process rings itself. It is shared with no other process.
     bell: Doorbell,
     bells: Mutex<Bells>,
     notify: OwnedFd,
@@ -80,6 +80,7 @@ impl Waiter {
         self.epoll.as_fd()
     }
 
+    /// Makes the thread wake when `fd` is readable.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.add_as(fd, OTHER)
     }
@@ -97,7 +98,7 @@ impl Waiter {
         bells.all.push((token, bell.clone()));
         Ok(())
     }
-    /// No longer lets another process wake the thread.
+    /// Prevents another process from waking the thread.
     pub(crate) fn ignore(&self, bell: &Arc<PeerBell>) {
         let mut bells = self.bells.lock();
         bells.all.retain(|(_, b)| !Arc::ptr_eq(b, bell));
@@ -126,12 +127,13 @@ impl Waiter {
 
     /// Clears the bells that were rung while the thread did not listen.
     fn silence_all(&self) {
-        /// More rings than an honest peer causes, which rings once when it makes room.
+        /// A bound above the rings of any correct peer, which rings once when it makes room.
         const MOST: usize = 512;
         for (_, bell) in &self.bells.lock().all {
             let _ = (0..MOST).find(|_| !matches!(bell.clear(), Ok(true)));
         }
     }
+    /// Stops watching `fd`.
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
         // Fails only if it is not in the set.
         let _ = epoll::delete(&self.epoll, fd);
@@ -197,6 +199,7 @@ impl Waiter {
         }
     }
 
+    /// Wakes the thread.
     pub(crate) fn wake(&self) {
         // Writing to an own eventfd does not fail.
         let _ = self.bell.ring();

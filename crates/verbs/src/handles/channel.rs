@@ -38,8 +38,8 @@ impl CompChannel {
         self.0.try_get(delivered)
     }
 
-    /// Takes the event of a count of eight bytes that the caller has already read from the descriptor. Returns none if the event
-    /// was withdrawn meanwhile.
+    /// Takes an event whose eight-byte count the caller has already read from the descriptor. Returns none if the event was
+    /// withdrawn meanwhile.
     pub fn take_counted_event(&self) -> Option<CqRef> {
         self.0.take_counted(delivered)
     }

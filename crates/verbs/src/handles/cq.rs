@@ -51,7 +51,7 @@ impl Cq {
         Self::with(device, &CqInit { entries, channel, context, ..CqInit::default() })
     }
 
-    /// As [`new`](Self::new), with every parameter (`ibv_create_cq_ex(3)`).
+    /// Creates a queue like [`new`](Self::new), with every parameter (`ibv_create_cq_ex(3)`).
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl Cq {
         })
     }
 
-    /// As [`poll`](Self::poll), but passes up to `max` completions to `take` one by one, with the queue locked.
+    /// Polls like [`poll`](Self::poll), but passes up to `max` completions to `take` one by one, with the queue locked.
     pub fn poll_each(&self, max: usize, take: impl FnMut(&Completion)) -> usize {
         let core = &*self.core;
         if core.is_empty() {
@@ -145,11 +145,11 @@ impl Cq {
     pub fn context(&self) -> u64 {
         self.core.context()
     }
-    /// Returns its device.
+    /// Returns the queue's device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
-    /// Returns its channel, if it has one.
+    /// Returns the queue's channel, if any.
     pub fn channel(&self) -> Option<&CompChannel> {
         self.channel.as_ref()
     }

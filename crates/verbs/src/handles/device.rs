@@ -81,8 +81,8 @@ impl Device {
     pub fn try_get_async_event(&self) -> Option<AsyncEvent> {
         self.events().try_get(AsyncEvent::of)
     }
-    /// Takes the event of a count of eight bytes that the caller has already read from the descriptor. Returns none if the event
-    /// was withdrawn meanwhile.
+    /// Takes an event whose eight-byte count the caller has already read from the descriptor. Returns none if the event was
+    /// withdrawn meanwhile.
     pub fn take_counted_event(&self) -> Option<AsyncEvent> {
         self.events().take_counted(AsyncEvent::of)
     }
@@ -115,12 +115,12 @@ impl Device {
         self.engine().drain(self);
     }
 
-    /// Counts another object of a kind until the permit is dropped. For objects that the device does not create itself. `what`
-    /// names the operation in the error.
+    /// Counts an object that the device does not create itself, until the permit is dropped. `what` names the operation in the
+    /// error.
     ///
     /// # Errors
     ///
-    /// ENOMEM when there are already as many as [`Limits`](crate::control::Limits) says.
+    /// ENOMEM when the limit in [`Limits`](crate::control::Limits) is reached.
     pub fn permit(&self, what: &'static str, kind: Counted) -> Result<Permit, VerbsError> {
         self.quota().take(what, kind)
     }

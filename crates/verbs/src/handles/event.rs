@@ -31,7 +31,7 @@ pub enum AsyncEventKind {
 #[derive(Debug)]
 pub struct AsyncEvent {
     kind: AsyncEventKind,
-    /// Whether the caller acknowledges it by other means.
+    /// Whether the caller acknowledges the event by other means.
     acknowledged: bool,
 }
 
@@ -71,7 +71,7 @@ impl Drop for AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// Converts a raised event for the program. Returns none if its object is gone.
+    /// Converts a raised event to the program's form. Returns none if the event's object is gone.
     pub(crate) fn of(raised: Raised) -> Option<Self> {
         let kind = match raised {
             Raised::Qp(qp, event) => AsyncEventKind::Qp(QpRef(qp.upgrade()?), event),

@@ -21,11 +21,11 @@ use crate::objects::region::Region;
 /// The changes that [`Mr::reregister`] makes. A field that is none stays as it was.
 #[derive(Debug, Default)]
 pub struct MrChange {
-    /// Another range: address, length, and the address of its first byte in work requests.
+    /// The new range: address, length, and the address of its first byte in work requests. None keeps the present one.
     pub range: Option<(u64, u64, u64)>,
-    /// Another protection domain.
+    /// The new protection domain. None keeps the present one.
     pub pd: Option<Pd>,
-    /// Other access rights.
+    /// The new access rights. None keeps the present ones.
     pub access: Option<Access>,
 }
 
@@ -146,8 +146,8 @@ impl Mr {
     }
 
     /// Deregisters the region, unless memory windows are bound to it (`ibv_dereg_mr(3)`). Its keys are invalid afterwards. Dropping
-    /// it deregisters it in any case; bound windows then grant no access. Returns true if no access can happen any more, false as
-    /// for [`withdraw`](Self::withdraw).
+    /// it deregisters it in any case, and bound windows then grant no access. Returns true if no access can happen any more, and
+    /// false in the case that [`withdraw`](Self::withdraw) describes.
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ impl Mr {
     pub fn init(&self) -> &MrInit {
         &self.init
     }
-    /// Returns its protection domain.
+    /// Returns the region's protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }

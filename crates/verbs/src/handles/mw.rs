@@ -47,11 +47,11 @@ impl Mw {
         Ok(Self { device, pd: pd.clone(), kind, key: AtomicU32::new(key) })
     }
 
-    /// Returns its type.
+    /// Returns the window's type.
     pub fn kind(&self) -> MwType {
         self.kind
     }
-    /// Returns its protection domain.
+    /// Returns the window's protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }

@@ -23,7 +23,7 @@ impl Pd {
     pub fn new(device: &Arc<Device>) -> Self {
         Self::with(device, device.quota().take_anyhow(Counted::Pd))
     }
-    /// As [`new`](Self::new), within the device's limit.
+    /// Allocates a domain like [`new`](Self::new), within the device's limit.
     ///
     /// # Errors
     ///
@@ -36,7 +36,7 @@ impl Pd {
         let (device, id) = (device.clone(), PdId(device.next_pd()));
         Self(Arc::new(Inner { device, id, _permit: permit }))
     }
-    /// Returns its device.
+    /// Returns the domain's device.
     pub fn device(&self) -> &Arc<Device> {
         &self.0.device
     }

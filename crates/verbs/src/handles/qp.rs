@@ -22,7 +22,7 @@ use crate::objects::room;
 /// Parameters of a new queue pair.
 #[derive(Clone, Debug)]
 pub struct QpInit {
-    /// Its transport.
+    /// The transport of the queue pair.
     pub qp_type: QpType,
     /// The queue for completions of sends.
     pub send_cq: Cq,
@@ -30,7 +30,7 @@ pub struct QpInit {
     pub recv_cq: Cq,
     /// The shared receive queue to take receives from, instead of an own receive queue.
     pub srq: Option<Srq>,
-    /// The sizes of its queues.
+    /// The sizes of the queues.
     pub caps: QpCaps,
     /// Whether every send produces a completion, signaled or not.
     pub sq_sig_all: bool,
@@ -45,7 +45,7 @@ pub struct Qp {
     pd: Pd,
     init: QpInit,
     groups: Mutex<Vec<Gid>>,
-    /// Whether it has been removed from the device.
+    /// Whether the queue pair has been removed from the device.
     closed: Once,
     _permit: Permit,
 }
@@ -128,8 +128,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// EINVAL when the table of transitions does not permit it; ENETUNREACH and the like when there is no route to the peer. Nothing
-    /// is changed then.
+    /// EINVAL when the table of transitions does not permit it; ENETUNREACH and the like without a route to the peer. Nothing is
+    /// changed then.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
         self.core.modify(self.device(), attr, mask)
     }
@@ -150,11 +150,11 @@ impl Qp {
     pub fn init(&self) -> &QpInit {
         &self.init
     }
-    /// Returns its protection domain.
+    /// Returns the queue pair's protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
-    /// Returns its device.
+    /// Returns the queue pair's device.
     pub fn device(&self) -> &Arc<Device> {
         self.pd.device()
     }
@@ -194,7 +194,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Returns whether it is attached to a multicast group.
+    /// Returns whether the queue pair is attached to a multicast group.
     pub fn is_attached(&self) -> bool {
         !self.groups.lock().is_empty()
     }
@@ -219,8 +219,9 @@ impl Qp {
         self.core.identity.unacked.ack(1);
     }
 
-    /// Removes the queue pair from its device for good, then waits until the events that the program took are acknowledged. No event
-    /// can follow. Until then the program must keep the data that the queue pair's context refers to, as events name it.
+    /// Removes the queue pair from its device permanently, then waits until the events that the program took are acknowledged. No
+    /// event can follow. The program must keep the data that the queue pair's context refers to until this returns, as events name
+    /// it.
     pub fn quiesce(&self) {
         self.close();
         self.core.identity.unacked.wait();

@@ -14,11 +14,11 @@ use crate::objects::xrc::target::TargetCore;
 pub struct QpRef(pub(crate) Arc<QpIdentity>);
 
 impl QpRef {
-    /// Returns its number.
+    /// Returns the queue pair's number.
     pub fn qpn(&self) -> Qpn {
         self.0.qpn
     }
-    /// Returns the value that its creator gave.
+    /// Returns the value that the creator of the object set.
     pub fn context(&self) -> u64 {
         self.0.context
     }
@@ -29,7 +29,7 @@ impl QpRef {
 pub struct CqRef(pub(crate) Arc<CqCore>);
 
 impl CqRef {
-    /// Returns the value that its creator gave.
+    /// Returns the value that the creator of the object set.
     pub fn context(&self) -> u64 {
         self.0.context()
     }
@@ -48,7 +48,7 @@ impl CqRef {
 pub struct SrqRef(pub(crate) Arc<SrqCore>);
 
 impl SrqRef {
-    /// Returns the value that its creator gave.
+    /// Returns the value that the creator of the object set.
     pub fn context(&self) -> u64 {
         self.0.context()
     }

@@ -92,7 +92,7 @@ impl Srq {
     pub fn number(&self) -> Option<u32> {
         self.in_domain.as_ref().map(|within| within.srqn)
     }
-    /// Returns its XRC domain, if it has one.
+    /// Returns the queue's XRC domain, if any.
     pub fn domain(&self) -> Option<&Xrcd> {
         self.in_domain.as_ref().map(|within| within.domain.xrcd())
     }
@@ -123,8 +123,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// EINVAL when more receives are posted than would fit, the limit is above the size, or a queue of an
-    /// XRC domain is to grow.
+    /// EINVAL when more receives are posted than would fit, the limit is above the size, or a queue of an XRC domain
+    /// would grow.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), VerbsError> {
         self.core.modify(self.device().limits(), max_wr, limit)
     }
@@ -137,7 +137,7 @@ impl Srq {
     pub fn context(&self) -> u64 {
         self.core.context()
     }
-    /// Returns its protection domain.
+    /// Returns the queue's protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
@@ -186,7 +186,7 @@ impl Drop for InDomain {
         let device = self.domain.xrcd().device();
         device.xrc().remove_srq(self.srqn);
         let request = XrcRequest::DestroySrq { srqn: self.srqn };
-        // If the service is gone, so is the queue.
+        // The queue ended with the service.
         let _ = device.ask_hub(&request, None, "destroy an XRC shared receive queue");
         self.cq.core.remove_user();
     }

@@ -18,11 +18,11 @@ use rustix::thread::futex;
 /// The guard that holds the lock while it lives.
 pub(crate) type MutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 
-/// How long a thread tries before it counts itself as a waiter.
+/// Time that a thread tries before it counts itself as a waiter.
 const TRIES_FOR: Duration = Duration::from_micros(50);
-/// How long a waiter sleeps between attempts unless it is woken.
+/// Time that a waiter sleeps between attempts unless it is woken.
 const SLEEP: Duration = Duration::from_micros(50);
-/// How long a thread that yields to waiters waits for one of them to acquire the lock. A woken waiter has a processor by then,
+/// Time that a thread that yields to waiters waits for one of them to acquire the lock. A woken waiter has a processor by then,
 /// unless there are far more threads than processors.
 const HANDOVER: Duration = Duration::from_micros(200);
 
@@ -30,9 +30,9 @@ const HANDOVER: Duration = Duration::from_micros(200);
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T> {
     lock: spin::mutex::SpinMutex<T>,
-    /// How many threads have waited for long and still wait.
+    /// The number of threads that have waited for long and still wait.
     waiters: AtomicU32,
-    /// How often the lock was handed over: the futex that waiters sleep on.
+    /// The number of handovers of the lock: the futex that waiters sleep on.
     handovers: AtomicU32,
 }
 
@@ -67,8 +67,8 @@ impl<T> Mutex<T> {
         self.waiters.load(Ordering::Relaxed) != 0
     }
 
-    /// Wakes a thread that has waited for long, if there is one, and waits at most 200 us until it has acquired the lock. For a
-    /// thread that has released the lock and will acquire it again soon.
+    /// Wakes a thread that has waited for long, if any, and waits at most 200 us until it has acquired the lock. For a thread
+    /// that has released the lock and will acquire it again soon.
     #[inline]
     pub(crate) fn yield_to_waiters(&self) {
         if self.has_waiters() {

@@ -23,7 +23,7 @@ use crate::objects::xrc::request::{XrcReply, XrcRequest};
 
 /// The position of the slot in a process's QP numbers: bits 22..12.
 pub const SLOT_SHIFT: u32 = 12;
-/// How many QP numbers a slot has.
+/// The number of QP numbers in a slot.
 pub const SLOT_QPS: u32 = 1 << SLOT_SHIFT;
 /// The slot of the service itself: QP0 and QP1.
 pub const SERVICE_SLOT: u16 = 0;
@@ -59,15 +59,15 @@ pub struct SlotGrant {
 pub struct HostInfo {
     /// The (virtual) host's name.
     pub host: String,
-    /// The device's name, as `ibv_get_device_name` gives it.
+    /// The device's name, which `ibv_get_device_name` returns.
     pub device: String,
-    /// Its kind.
+    /// The kind of the device.
     pub kind: DeviceKind,
     /// The node's GUID.
     pub node_guid: Guid,
     /// The emulated adapter, if the fabric describes one.
     pub adapter: Option<Adapter>,
-    /// Its ports, at least one, in the order of their numbers.
+    /// The ports of the device, at least one, in the order of their numbers.
     pub ports: Vec<Port>,
     /// The process's first slot.
     pub slot: SlotGrant,
@@ -89,7 +89,7 @@ impl HostInfo {
 pub struct RingPeer {
     /// The address at which its host receives packets, if that is another host.
     pub host: Option<SocketAddr>,
-    /// One of its slots on its host.
+    /// One of the peer's slots on its host.
     pub slot: u16,
 }
 
@@ -107,7 +107,7 @@ pub struct RingEnd {
     pub tx: OwnedFd,
     /// The ring that this process empties.
     pub rx: OwnedFd,
-    /// This process's end of the doorbell with which the two wake each other. No other process has it.
+    /// This process's end of the doorbell with which the two wake each other. It is shared with no other process.
     pub bell: PeerBell,
     /// The number by which the peer knows this process.
     pub known_as: u16,
@@ -118,7 +118,7 @@ pub struct RingEnd {
 /// The descriptors that access to the memory of another process needs.
 #[derive(Debug)]
 pub struct ReachFds {
-    /// Its [`Board`].
+    /// The peer's [`Board`].
     pub board: OwnedFd,
     /// A pidfd of it.
     pub pidfd: OwnedFd,
@@ -138,7 +138,7 @@ pub enum DriverWire {
 pub enum ControlEvent {
     /// A process of this host, or of another of the user's hosts, set up rings to this process.
     Ring {
-        /// The number by which this process knows it: its first slot, or a number that no slot has.
+        /// The number by which this process knows the peer: its first slot, or a number that no slot has.
         peer: u16,
         /// This process's end.
         end: RingEnd,
@@ -146,12 +146,12 @@ pub enum ControlEvent {
     /// A process of this host, or one of another host that had rings to this process, is gone. Whatever was connected to its slot is
     /// flushed.
     PeerGone {
-        /// Its slot, or the number by which this process knows it.
+        /// The slot of that process, or the number by which this process knows it.
         slot: u16,
     },
     /// A datagram for one of this process's queue pairs that arrived at another socket.
     Stray {
-        /// Its source.
+        /// The source address of the path.
         src: SocketAddr,
         /// The local address that it was sent to.
         dst: IpAddr,
@@ -160,7 +160,7 @@ pub enum ControlEvent {
     },
     /// The ports changed: addresses were added or removed, or a subnet manager changed a port.
     Ports {
-        /// The ports as they are now.
+        /// The present ports.
         ports: Vec<Port>,
         /// The events, in order, each with the number of its port.
         events: Vec<(u8, PortEvent)>,
@@ -176,17 +176,17 @@ pub enum ControlEvent {
         stream: OwnedFd,
         /// The parameters that the two ends agreed on.
         params: StreamParams,
-        /// How long a message may wait for a receive; zero if it may not wait.
+        /// Time that a message may wait for a receive. Zero permits no wait.
         receive_wait: Duration,
     },
     /// The program disconnects: posted work is sent, and the stream is then closed in order.
     CloseStream {
         /// The queue pair.
         qpn: Qpn,
-        /// The number of its stream. If the queue pair has another stream by now, it keeps that.
+        /// The number of the queue pair's stream. If the queue pair has another stream by now, it keeps that.
         number: u64,
     },
-    /// Frames are to be captured to this socket, or no longer.
+    /// The service starts a capture to this socket, or ends it.
     Capture(Option<OwnedFd>),
     /// An event of an XRC target that this process holds.
     Target {
@@ -200,7 +200,7 @@ pub enum ControlEvent {
 /// The reason why the service did not handle a request.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The service is gone; so is the device.
+    /// The service is gone, and the device has failed.
     #[error(
         "the host service is gone, and the device failed; open the device again to start a new service"
     )]
@@ -244,9 +244,9 @@ pub trait Control: Send + Sync + 'static {
     /// Requests another block of QP numbers.
     fn new_slot(&self) -> Result<SlotGrant, ControlError>;
 
-    /// Sets up rings to the process of `peer`. Returns them with the number by which that process is known here: its first slot, or a
-    /// number that no slot has if it is on another host. Returns none if the pair must use the network. Both processes get the same
-    /// answer, however often and in whatever order they ask.
+    /// Sets up rings to the process of `peer`. Returns them with the number by which that process is known here: its first slot, or
+    /// a number that no slot has if it is on another host. Returns none if the pair must use the network. Both processes get the
+    /// same reply, however often and in whatever order they call this.
     fn connect_ring(&self, peer: RingPeer) -> Result<Option<(u16, RingEnd)>, ControlError>;
 
     /// Returns the routes of a port's packets, if it is an InfiniBand port whose processes have rings to other hosts.
@@ -297,7 +297,7 @@ pub trait Control: Send + Sync + 'static {
         Err(no_hub(what))
     }
 
-    /// Tells the service that this stream of this queue pair has ended, for whatever reason, and is closed.
+    /// Notifies the service that this stream of this queue pair has ended, for whatever reason, and is closed.
     fn stream_ended(&self, _qpn: Qpn, _number: u64) {}
 
     /// Reports a packet whose key is not that of its queue pair, at a port of a device on a fabric.
@@ -312,6 +312,6 @@ pub trait Control: Send + Sync + 'static {
     /// Returns the descriptor that is readable when [`poll_event`](Self::poll_event) has an event.
     fn notify_fd(&self) -> BorrowedFd<'_>;
 
-    /// Returns the next event, if any; never blocks. [`ControlError::Gone`] when the service is gone.
+    /// Returns the next event, if any, without blocking. Returns [`ControlError::Gone`] when the service is gone.
     fn poll_event(&self) -> Result<Option<ControlEvent>, ControlError>;
 }

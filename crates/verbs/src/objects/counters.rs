@@ -19,7 +19,7 @@ macro_rules! counters {
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
-            /// Returns whether it counts present state, so that it reads zero once its process is gone.
+            /// Returns whether the counter is a gauge of present state, which reads zero once its process is gone.
             pub const fn is_gauge(self) -> bool {
                 match self { $(Self::$name => counters!(@gauge $($gauge)?),)* }
             }
@@ -29,7 +29,7 @@ macro_rules! counters {
     (@gauge gauge) => { true };
 }
 
-// To add a counter: a line here, with the next free index, and the code that counts. An index keeps its meaning for ever: that of
+// To add a counter: a line here, with the next free index, and the code that counts. An index keeps its meaning forever: that of
 // a removed counter is not reused. A process and a service of different builds share pages: a counter that one of them does not
 // know is not shown. Incompatible changes, such as words of another width, raise `SCHEMA`.
 counters! {
@@ -63,7 +63,7 @@ counters! {
     FetchBytes = 13 => "direct_fetch_bytes",
     /// Parts that could not be fetched, so that they were sent again through the ring.
     FetchFailures = 14 => "direct_fetch_failures",
-    /// Processes whose memory the kernel did not permit access to: their traffic goes through rings.
+    /// Processes whose memory the kernel did not permit access to, so that traffic with them uses rings.
     DirectRefused = 15 => "direct_refused",
     /// Packets that were not sent because the socket or ring was full, and are sent later.
     TxBusy = 16 => "tx_busy",
@@ -127,7 +127,7 @@ counters! {
     CqOverflows = 45 => "cq_overflows",
     /// Messages whose stream was left unread until their receive was posted.
     RxWaits = 46 => "rx_waits_for_receive",
-    /// Bytes of SENDs and WRITEs that the peer was told to fetch.
+    /// Bytes of SENDs and WRITEs that the peer was requested to fetch.
     OfferBytes = 47 => "direct_offer_bytes",
     /// Packets to a process of this host that were dropped because the port has no link.
     TxNoLink = 48 => "tx_drop_no_link",
@@ -194,7 +194,7 @@ const _: () = {
     }
 };
 
-/// Writes this build's schema into a page, of which the service is the owner.
+/// Writes this build's schema into a page that the service owns.
 pub fn declare_schema(page: &SharedMem) {
     if let Some(word) = page.words().get(SCHEMA_WORD) {
         word.store(SCHEMA, Ordering::Relaxed);

@@ -38,7 +38,7 @@ impl Promises {
 /// Parameters of a new completion queue.
 #[derive(Debug)]
 pub(crate) struct CqSetup {
-    /// How many completions fit.
+    /// The maximum number of completions in the queue.
     pub(crate) capacity: usize,
     /// The channel on which the queue raises events.
     pub(crate) channel: Option<Arc<Announced>>,
@@ -70,12 +70,13 @@ pub(crate) struct CqCore {
     _permit: Permit,
 }
 
+/// The state of a completion queue that its lock guards.
 #[derive(Debug)]
 struct Queue {
     entries: VecDeque<Completion>,
     capacity: usize,
     armed: Armed,
-    /// How many of the newest completions arrived after the last event was raised: no event covers them.
+    /// The number of the newest completions that arrived after the last event was raised, so that no event covers them.
     untold: usize,
     overflowed: bool,
     /// The latest timestamp of a completion, if timestamps are recorded.
@@ -83,7 +84,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Returns whether it is full. A large queue grows when it first needs to, if memory can be allocated.
+    /// Returns whether the queue is full. A large queue grows when it first needs to, if memory can be allocated.
     #[inline]
     fn is_full(&mut self) -> bool {
         let len = self.entries.len();
@@ -95,8 +96,11 @@ impl Queue {
 /// The kind of completion that raises the next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
+    /// Not armed.
     No,
+    /// Armed for a solicited completion or an error.
     Solicited,
+    /// Armed for any completion.
     Any,
 }
 
@@ -217,8 +221,8 @@ impl CqCore {
         n
     }
 
-    /// Arms the queue for the next completion. Raises the event at once if a completion is queued that the program does not know
-    /// of.
+    /// Arms the queue for the next completion. Raises the event at once if a completion is queued of which the program is
+    /// unaware.
     pub(crate) fn arm(self: &Arc<Self>, solicited_only: bool) {
         let mut queue = self.queue.lock();
         if queue.armed == Armed::No {
@@ -235,7 +239,7 @@ impl CqCore {
         }
     }
 
-    /// Raises the event at once if the queue is armed and completions are queued, even if the program knows of them.
+    /// Raises the event at once if the queue is armed and completions are queued, even if the program is aware of them.
     pub(crate) fn announce_rest(self: &Arc<Self>) {
         let queue = self.queue.lock();
         if queue.armed != Armed::No && !queue.entries.is_empty() {
@@ -288,7 +292,7 @@ impl CqCore {
         self.timestamps
     }
 
-    /// Returns the value that its creator gave.
+    /// Returns the value that the creator of the queue set.
     pub(crate) fn context(&self) -> u64 {
         self.context
     }
@@ -302,10 +306,11 @@ impl CqCore {
         &self.async_unacked
     }
 
-    /// Returns how many queue pairs use it, counted once for each direction.
+    /// Returns how many users the queue has. A queue pair counts once for each direction.
     pub(crate) fn users(&self) -> usize {
         self.users.load(Ordering::Acquire)
     }
+    /// Adds a user: a direction of a queue pair, or a shared receive queue.
     pub(crate) fn add_user(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
     }

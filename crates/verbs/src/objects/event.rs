@@ -31,11 +31,11 @@ impl Raised {
     pub(crate) fn is_about_cq(&self, core: &Arc<CqCore>) -> bool {
         matches!(self, Self::CqError(cq) if cq.as_ptr() == Arc::as_ptr(core))
     }
-    /// Returns whether it is for processes that are registered for an XRC target.
+    /// Returns whether the event is for processes that are registered for an XRC target.
     pub(crate) fn is_about_xrc_qp(&self, qpn: Qpn) -> bool {
         matches!(self, Self::XrcQp(q, _) if *q == qpn)
     }
-    /// Returns whether it is this event of the port with this number.
+    /// Returns whether this is the given event of the port with this number.
     pub(crate) fn is_about_port(&self, number: u8, event: PortEvent) -> bool {
         matches!(self, Self::Port(n, e) if (*n, *e) == (number, event))
     }

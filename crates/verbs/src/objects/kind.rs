@@ -1,7 +1,7 @@
 //! The kinds of devices that a host has: a table with one row for each.
 //!
-//! Code looks up the differences between kinds in the row, so that it need not know the kinds. To add a kind, add a variant of
-//! [`DeviceKind`] and a row of the table here, a port in `rdmux_host::service::ports`, and a wire in `rdmux_link`.
+//! Other code looks up the differences between kinds in the row, so that it need not name the kinds. To add a kind, add a
+//! variant of [`DeviceKind`] and a row of the table here, a port in `rdmux_host::service::ports`, and a wire in `rdmux_link`.
 
 use std::ops::{Index, IndexMut};
 
@@ -29,19 +29,19 @@ pub enum DeviceKind {
 pub struct KindRow {
     /// The kind.
     pub kind: DeviceKind,
-    /// Its name in `$RDMUX_DEVICE` and on command lines.
+    /// The kind's name in `$RDMUX_DEVICE` and on command lines.
     pub word: &'static str,
-    /// Its name in messages.
+    /// The kind's name in messages.
     pub title: &'static str,
     /// A short description, for a list of choices.
     pub summary: &'static str,
-    /// Its transport and the protocol that carries it, for a list of devices.
+    /// The transport and the protocol that carries it, for a list of devices.
     pub protocols: &'static str,
-    /// The name of a host's device of this kind, as `ibv_get_device_name(3)` gives it.
+    /// The name of a host's device of this kind, which `ibv_get_device_name(3)` returns.
     pub device_name: &'static str,
-    /// The type of its node.
+    /// The node type of the device.
     pub node_type: NodeType,
-    /// The transport of its messages.
+    /// The transport of the device's messages.
     pub transport: TransportType,
     /// The types of queue pairs that it serves.
     pub services: Services,
@@ -53,13 +53,13 @@ pub struct KindRow {
     pub gid_table: u16,
     /// Whether packets always have a GRH, so that address handles need a GID (`IBV_QPF_GRH_REQUIRED`).
     pub grh_required: bool,
-    /// The capabilities of its ports: flags of PortInfo's CapabilityMask (IBTA 14.2.5.6).
+    /// The capabilities of the device's ports: flags of PortInfo's CapabilityMask (IBTA 14.2.5.6).
     pub port_capabilities: u32,
     /// The code of the time within which the device answers (Local CA ACK Delay, IBTA 9.7.6.1.3).
     pub ack_delay: u8,
     /// Whether processes of one host exchange packets by rings, and access each other's memory.
     pub rings: bool,
-    /// Its limits, unless the host's configuration says otherwise.
+    /// The limits of the kind, unless the host's configuration sets others.
     pub limits: Limits,
 }
 
@@ -132,7 +132,7 @@ static ROWS: [KindRow; COUNT] = [
     },
 ];
 
-/// How many kinds there are.
+/// The number of kinds.
 const COUNT: usize = DeviceKind::ALL.len();
 
 /// Returns the table of kinds, the default one first.
@@ -168,7 +168,7 @@ impl DeviceKind {
         &ROWS[self as usize]
     }
 
-    /// Returns the name of a host's device of this kind, as `ibv_get_device_name` gives it.
+    /// Returns the name of a host's device of this kind, which `ibv_get_device_name` returns.
     pub fn device_name(self) -> &'static str {
         self.row().device_name
     }
@@ -178,13 +178,13 @@ impl DeviceKind {
         self.row().transport
     }
 
-    /// Returns whether its ports are on a fabric. Without a fabric, a host has no such device unless one is requested.
+    /// Returns whether the device's ports are on a fabric. Without a fabric, a host has no such device unless one is requested.
     pub fn is_on_fabric(self) -> bool {
         self.row().link_layer == LinkLayer::InfiniBand
     }
 
-    /// Returns whether its QP1, and so the connection manager's datagrams, belongs to the host service. The QP1 of a port on a
-    /// fabric belongs to the fabric.
+    /// Returns whether the device's QP1, and so the connection manager's datagrams, belongs to the host service. The QP1 of a
+    /// port on a fabric belongs to the fabric.
     pub fn has_qp1_of_host(self) -> bool {
         self.row().services.include(QpType::Ud) && !self.is_on_fabric()
     }
@@ -196,7 +196,7 @@ impl DeviceKind {
 }
 
 impl Limits {
-    /// Returns the limits of a kind of device, unless the host's configuration says otherwise.
+    /// Returns the limits of a kind of device, which the host's configuration may override.
     pub fn of(kind: DeviceKind) -> Self {
         kind.row().limits
     }

@@ -2,9 +2,9 @@
 //!
 //! # Safety of this file
 //!
-//! A region is registered by an `unsafe` call, by which the caller grants the engine and peers access to the range, as the rights
-//! say. Every access here is made with the region found in the table and the table's read lock held, and deregistration takes the
-//! write lock, so no access happens after it; or in a round that has cached the region (`engine::recent`), and deregistration
+//! A region is registered by an `unsafe` call, by which the caller grants the engine and peers the given rights of access to the
+//! range. Every access here is made with the region found in the table and the table's read lock held, and deregistration takes
+//! the write lock, so no access happens after it; or in a round that has cached the region (`engine::recent`), and deregistration
 //! waits for a round's end and invalidates the cache entry. Memory may be unmapped meanwhile: all copies are guarded
 //! ([`rdmux_link::guarded`]). Peers and the program may write the same bytes at the same time: the copies make no references into
 //! the region, and a torn copy holds only bytes, never a value with invariants.
@@ -18,11 +18,11 @@ use rdmux_transport::env::{AccessFault, AtomicOp};
 /// The owner of a region's memory.
 #[derive(Clone, Debug)]
 pub enum Space {
-    /// This process.
+    /// The memory of this process.
     Own,
-    /// Another process; accessed with the operating system's cross-process copy.
+    /// The memory of another process, accessed with the operating system's cross-process copy.
     Process(std::sync::Arc<ProcessMemory>),
-    /// No process: reads as zeros, discards writes.
+    /// No memory: reads return zeros, and writes are discarded.
     Null,
 }
 
@@ -119,8 +119,8 @@ pub(crate) fn is_mapped(addr: u64, length: u64) -> bool {
     let mut at = start - start % page;
     while at < end {
         let step = (end - at).min(presence.len() * page);
-        // SAFETY: mincore(2) reads no memory of the range, and writes a byte for each of its pages,
-        // for which there is room.
+        // SAFETY: mincore(2) reads no memory of the range, and writes one byte for each of its pages. The array has
+        // room for them.
         let mapped = unsafe {
             let from = std::ptr::with_exposed_provenance_mut(at);
             libc::mincore(from, step, presence.as_mut_ptr()) == 0
@@ -151,7 +151,7 @@ pub(crate) fn fetch(memory: &ProcessMemory, va: u64, pieces: &[Piece]) -> Result
     unsafe { memory.read_pieces(va, pieces) }
 }
 
-/// As [`fetch`], from ranges.
+/// Fetches from ranges like [`fetch`].
 pub(crate) fn fetch_ranges(
     memory: &ProcessMemory,
     from: &[Range],

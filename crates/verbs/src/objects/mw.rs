@@ -47,18 +47,20 @@ impl Window {
     pub(crate) fn kind(&self) -> MwType {
         self.kind
     }
+    /// Binds the window, or unbinds it.
     pub(crate) fn set(&mut self, bound: Option<Bound>) {
         self.bound = bound;
     }
+    /// Unbinds the window, and returns its previous range.
     pub(crate) fn take(&mut self) -> Option<Bound> {
         self.bound.take()
     }
-    /// Returns whether it is a type 2 window that is bound to this queue pair.
+    /// Returns whether this is a type 2 window that is bound to the given queue pair.
     pub(crate) fn is_of(&self, qpn: Qpn) -> bool {
         self.kind == MwType::Two && self.bound.is_some_and(|bound| bound.qpn == qpn)
     }
 
-    /// Returns whether it is bound to the region with this key.
+    /// Returns whether the window is bound to the region with this key.
     pub(crate) fn is_into(&self, region: u32) -> bool {
         self.bound.is_some_and(|bound| bound.region == region)
     }

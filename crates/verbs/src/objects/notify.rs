@@ -23,6 +23,7 @@ impl<T> NotifyQueue<T> {
         Ok(Self { fd, queue: Mutex::new(VecDeque::new()) })
     }
 
+    /// Adds an event, and makes the descriptor readable.
     pub(crate) fn push(&self, event: T) {
         let mut queue = self.queue.lock();
         queue.push_back(event);

@@ -46,24 +46,24 @@ pub enum PortEvent {
     Active,
     /// The port is no longer active.
     Error,
-    /// Its LID or LMC has changed.
+    /// The port's LID or LMC has changed.
     LidChange,
     /// The subnet manager's LID, or the service level to it, has changed.
     SmChange,
     /// The subnet manager has lost multicast groups, services and subscriptions: programs must join and register again.
     ClientReregister,
-    /// Its P_Key table has changed.
+    /// The port's P_Key table has changed.
     PkeyChange,
-    /// Its GID table has changed.
+    /// The port's GID table has changed.
     GidChange,
 }
 
 /// An adapter of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adapter {
-    /// The description of its node.
+    /// The description of the adapter's node.
     pub description: String,
-    /// GUID of the system that contains it.
+    /// GUID of the system that contains the node.
     pub system_guid: Guid,
     /// Vendor ID, 24 bits.
     pub vendor_id: u32,
@@ -76,9 +76,9 @@ pub struct Adapter {
 /// Attributes of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortAttr {
-    /// The kind of its device.
+    /// The kind of the port's device.
     pub kind: DeviceKind,
-    /// Its link layer.
+    /// The link layer of the port.
     pub link_layer: LinkLayer,
     /// State.
     pub state: PortState,
@@ -86,7 +86,7 @@ pub struct PortAttr {
     pub phys_state: PhysState,
     /// The LID; 0 if the link layer has none, as for the next four fields.
     pub lid: Lid,
-    /// How many low bits of the LID are path bits (LID mask count).
+    /// The number of path bits at the low end of the LID (LID mask count).
     pub lmc: u8,
     /// The LID of the subnet manager.
     pub sm_lid: Lid,
@@ -142,7 +142,7 @@ pub struct GidEntry {
     pub kind: GidKind,
     /// The network interface that has the address.
     pub interface: String,
-    /// Its index in the operating system.
+    /// The operating system's index of the interface.
     pub interface_index: u32,
     /// The largest path MTU that fits the interface.
     pub mtu: Mtu,
@@ -353,7 +353,7 @@ fn node_gid(node: Guid) -> Gid {
 }
 
 /// Returns the MTU that fits every address that a program may choose: that of the narrowest interface. The loopback interface,
-/// whose MTU is large, counts only if there is no other.
+/// whose MTU is large, counts only without any other.
 fn active_mtu(addresses: &[GidEntry]) -> Mtu {
     let used = || addresses.iter().filter(|g| !g.gid.is_zero());
     let outside = used().filter(|g| !g.gid.ip().is_loopback()).map(|g| g.mtu).min();

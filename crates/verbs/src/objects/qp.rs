@@ -12,7 +12,7 @@ use crate::objects::xrc::numbers;
 #[derive(Debug)]
 pub(crate) struct QpIdentity {
     pub(crate) qpn: Qpn,
-    /// The value that its creator gave.
+    /// The value that the creator of the queue pair set.
     pub(crate) context: u64,
     /// The count of unacknowledged events about it.
     pub(crate) unacked: Unacked,

@@ -2,7 +2,7 @@
 //! (Memory regions and windows are counted by their table, multicast groups by the engine.)
 //!
 //! The limits are those of an open device, as if each were a virtual function of an adapter: the objects of one process never
-//! make another fail, and the host service need not be asked.
+//! make another fail, and creating one takes no request to the host service.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,7 +29,7 @@ pub enum Counted {
 impl Counted {
     const KINDS: usize = Self::Ah as usize + 1;
 
-    /// Returns their name, and the name and value of their limit.
+    /// Returns the objects' name, and the name and value of their limit.
     const fn row(self, limits: &Limits) -> (&'static str, &'static str, u32) {
         match self {
             Self::Pd => ("protection domains", "max_pd", limits.max_pd),
@@ -48,7 +48,7 @@ pub(crate) struct Quota {
     used: [AtomicU32; Counted::KINDS],
 }
 
-/// One object, which is counted until this is dropped.
+/// A permit for one object, which is counted until the permit is dropped.
 #[derive(Debug)]
 pub struct Permit {
     quota: Arc<Quota>,

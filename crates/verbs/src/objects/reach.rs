@@ -19,12 +19,13 @@ use rdmux_wire::{Pkey, Qpn};
 use crate::objects::control::ReachFds;
 use crate::objects::counters::{Counter, Counters};
 
-/// How long to wait for a peer's copies, which take less than a millisecond. Long enough for any peer that is not stopped.
+/// Time to wait for a peer's copies, which take less than a millisecond. Long enough for any peer that is not stopped.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The queue pair of a process that has data to be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
+    /// The number of the queue pair.
     pub(crate) qpn: u32,
     /// The sequence number of its row on its process's board.
     pub(crate) sequence: u32,
@@ -33,7 +34,7 @@ pub(crate) struct Origin {
 /// A process of this host whose memory this process may access.
 #[derive(Debug)]
 pub(crate) struct Reach {
-    /// The number by which this process knows it, and that by which it knows this process.
+    /// The number by which this process knows the peer, and the number by which the peer knows this process.
     slot: u16,
     own: u16,
     board: PeerBoard,
@@ -42,7 +43,7 @@ pub(crate) struct Reach {
     refused: AtomicBool,
     /// Set when the peer stopped in the middle of a copy: its requests are ignored from then on.
     stuck: AtomicBool,
-    /// Set when the service has said that the peer is gone. Possibly only the peer's connection is.
+    /// Whether the service has reported that the peer is gone. Possibly only the peer's connection is.
     left: AtomicBool,
 }
 
@@ -54,17 +55,17 @@ impl Reach {
         Ok(Self { slot, own, board, memory, refused, stuck, left })
     }
 
-    /// Returns its memory.
+    /// Returns the process's memory.
     pub(crate) fn memory(&self) -> &ProcessMemory {
         &self.memory
     }
 
-    /// Returns whether its memory has not been found inaccessible.
+    /// Returns whether the process's memory has not been found inaccessible.
     pub(crate) fn is_open(&self) -> bool {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Returns whether it stopped in the middle of a copy, so that its requests are ignored.
+    /// Returns whether the process stopped in the middle of a copy, so that its requests are ignored.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
     }
@@ -83,8 +84,8 @@ impl Reach {
         lawful.then(|| region.locate(copy.va, copy.len.into()))?
     }
 
-    /// Returns whether its queue pair, which is connected to that of this process, has been open since it had this sequence number,
-    /// and may send the bytes of these ranges with the keys of their regions. To be called while a hazard is set.
+    /// Returns whether the peer's queue pair, which is connected to that of this process, has been open since it had this sequence
+    /// number, and may send the bytes of these ranges with the keys of their regions. To be called while a hazard is set.
     pub(crate) fn sends(&self, own: Qpn, from: &Origin, ranges: &[Range], keys: &[u32]) -> bool {
         let Some(qp) = self.board.qp(from.qpn).filter(|qp| qp.dest_qpn == own.get()) else {
             return false;
@@ -151,8 +152,8 @@ impl Reaches {
         self.board.as_deref()
     }
 
-    /// Adds a process with mutual memory access, under the numbers by which this process knows it and it this process. Returns none
-    /// without access in both directions: there is no board or no descriptor, or one of them cannot be used.
+    /// Adds a process with mutual memory access. `slot` is the number by which this process knows it, `own` the number by which it
+    /// knows this process. Returns none without access in both directions: a board or descriptor is missing or cannot be used.
     pub(crate) fn add(&self, (slot, own): (u16, u16), fds: Option<ReachFds>) -> Option<Arc<Reach>> {
         self.board()?;
         let reach = Reach::open(slot, own, fds?)
@@ -165,8 +166,8 @@ impl Reaches {
         Some(reach)
     }
 
-    /// Removes a process that is gone, or whose connection to the service is. One that stopped in the middle of a copy is kept until
-    /// it is gone.
+    /// Removes a process that is gone, or whose connection to the service is. A process that stopped in the middle of a copy is kept
+    /// until it is gone.
     pub(crate) fn remove(&self, slot: u16) {
         self.peers.write().retain(|reach| {
             if reach.slot == slot {

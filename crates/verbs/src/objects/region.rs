@@ -22,7 +22,7 @@ pub(crate) struct Region {
     pub(crate) serial: u64,
     /// Cleared when the key is invalidated: peers are then refused, the owner is not.
     remote: bool,
-    /// How many windows are bound to it.
+    /// The number of windows bound to the region.
     pub(crate) windows: u32,
 }
 
@@ -83,15 +83,17 @@ impl Region {
 /// A checked range of a region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Located<'a> {
+    /// The memory that the range belongs to.
     pub(crate) space: &'a Space,
+    /// The address of the range in that memory.
     pub(crate) addr: u64,
 }
 
 /// The queue pair that requests access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asker {
-    /// Its number.
+    /// The number of the queue pair.
     pub(crate) qpn: Qpn,
-    /// Its protection domain.
+    /// The protection domain of the queue pair.
     pub(crate) pd: PdId,
 }

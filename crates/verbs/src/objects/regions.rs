@@ -23,7 +23,7 @@ use crate::objects::pd::PdId;
 use crate::objects::region::{Asker, Located, REMOTE, Region};
 use crate::objects::xrc::request::RegionRow;
 
-/// The number of windows bound to a region, because of which it is not removed or changed.
+/// The error of removing or changing a region while this many windows are bound to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StillBound(pub(crate) u32);
 
@@ -36,12 +36,13 @@ pub(crate) struct Regions {
     windows: u32,
     /// The number of registrations so far.
     serial: u64,
-    /// How many windows are bound to one queue pair (type 2); mostly none.
+    /// The number of windows that are bound to one queue pair (type 2), usually zero.
     of_qps: u32,
     /// The board on which regions are published, if they are.
     board: Option<Arc<Board>>,
 }
 
+/// One index of the table.
 #[derive(Debug, Default)]
 struct Slot {
     /// The low 8 bits of the last key of this index.
@@ -49,6 +50,7 @@ struct Slot {
     entry: Option<Entry>,
 }
 
+/// A region or a window.
 #[derive(Debug)]
 enum Entry {
     Region(Region),
@@ -62,8 +64,7 @@ impl Slot {
 }
 
 impl Regions {
-    /// Creates an empty table. Its regions are published on `board`, if there is one. Windows are not: peers use them through the
-    /// ring.
+    /// Creates an empty table. Its regions are published on `board`, if given. Windows are not: peers use them through the ring.
     pub(crate) fn new(board: Option<Arc<Board>>) -> Self {
         Self { board, ..Self::default() }
     }
@@ -304,7 +305,7 @@ impl Regions {
     fn put(&mut self, entry: Entry) -> Option<u32> {
         self.slots.try_reserve(2).ok()?;
         if self.slots.is_empty() {
-            // Index 0 is never used: programs take a key of 0 for none.
+            // Index 0 is never used: programs interpret a key of 0 as none.
             self.slots.push(Slot::default());
         }
         let index = match self.free.pop() {

@@ -7,7 +7,7 @@ use crate::objects::error::VerbsError;
 
 /// The memory that must remain, so that small allocations succeed without a check at any time.
 const SPARE: usize = 4 << 20;
-/// The bytes of small allocations after which the kernel is asked again.
+/// The number of bytes of small allocations between two checks with the kernel.
 const ADVANCE: usize = SPARE / 4;
 /// The largest size that counts as small.
 const SMALL: usize = ADVANCE / 16;
@@ -15,8 +15,8 @@ const SMALL: usize = ADVANCE / 16;
 /// The bytes that are left of the advance.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// Checks that the kernel can provide this many bytes and the spare: requests and releases them. For small sizes the kernel is
-/// asked only occasionally.
+/// Checks that the kernel can provide this many bytes and the spare: requests and releases them. Small sizes are checked only
+/// occasionally.
 ///
 /// # Errors
 ///

@@ -107,7 +107,7 @@ impl Queue {
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) entry: SrqEntry,
-    /// Whether the queue has fallen below its limit with this one: the program must get an event.
+    /// Whether the queue has fallen below its limit with this receive, so that the program must get an event.
     pub(crate) below_limit: bool,
 }
 
@@ -193,8 +193,8 @@ impl SrqCore {
     ///
     /// # Errors
     ///
-    /// EINVAL when more receives are posted than would fit, the limit is above the size, or a queue of an
-    /// XRC domain is to grow.
+    /// EINVAL when more receives are posted than would fit, the limit is above the size, or a queue of an XRC domain
+    /// would grow.
     pub(crate) fn modify(
         &self,
         limits: &Limits,
@@ -230,7 +230,8 @@ impl SrqCore {
         self.queue.lock().take(into)
     }
 
-    /// As [`pop`](Self::pop), for a queue pair that waits if there is no receive. Queue pairs that wait already are served first.
+    /// Takes the oldest receive like [`pop`](Self::pop), for a queue pair that waits if the queue is empty. Queue pairs that wait
+    /// already are served first.
     pub(crate) fn pop_in_turn(&self, qpn: Qpn, into: &mut [Sge]) -> Option<Taken> {
         let mut queue = self.queue.lock();
         if !queue.line.is_empty() {
@@ -269,11 +270,11 @@ impl SrqCore {
         self.queue.lock().falls_below_limit(left as usize)
     }
 
-    /// Returns its protection domain.
+    /// Returns the queue's protection domain.
     pub(crate) fn pd(&self) -> PdId {
         self.pd
     }
-    /// Returns the value that its creator gave.
+    /// Returns the value that the creator of the queue set.
     pub(crate) fn context(&self) -> u64 {
         self.context
     }
@@ -281,7 +282,7 @@ impl SrqCore {
     pub(crate) fn xrc(&self) -> Option<&XrcQueue> {
         self.xrc.as_ref()
     }
-    /// Returns the count of events about it that the program took.
+    /// Returns the count of the queue's events that the program took.
     pub(crate) fn unacked(&self) -> &Unacked {
         &self.unacked
     }

@@ -14,6 +14,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Throttle(Mutex<Bucket>);
 
+/// A token bucket.
 #[derive(Debug)]
 struct Bucket {
     /// The number of messages that may be logged now.

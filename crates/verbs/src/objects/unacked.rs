@@ -10,9 +10,11 @@ pub(crate) struct Unacked {
 }
 
 impl Unacked {
+    /// Counts an event that the program took.
     pub(crate) fn delivered(&self) {
         *self.count.lock() += 1;
     }
+    /// Acknowledges `n` events.
     pub(crate) fn ack(&self, n: u32) {
         let mut count = self.count.lock();
         *count = count.saturating_sub(n);
@@ -20,6 +22,7 @@ impl Unacked {
             self.zero.notify_all();
         }
     }
+    /// Waits until all events are acknowledged.
     pub(crate) fn wait(&self) {
         let mut count = self.count.lock();
         self.zero.wait_while(&mut count, |c| *c != 0);

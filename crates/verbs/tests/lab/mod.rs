@@ -27,7 +27,7 @@ use rdmux_verbs::transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp
 use rdmux_verbs::wire::{Gid, Guid, Mtu, Qkey, Qpn};
 use rdmux_verbs::{Cq, Device, Mr, MrInit, Pd, Qp, QpInit, Srq};
 
-/// One machine with some hosts, each with one address.
+/// A lab: one machine with some hosts, each with one address.
 pub struct Lab {
     port: u16,
     /// Holds the port on an address that no host has, so that no other lab gets it meanwhile.
@@ -97,31 +97,31 @@ impl Lab {
         self.process_told(ip, DeviceKind::default(), |_| {})
     }
 
-    /// As [`process`](Self::process), with a board, so that other processes can be given access to its memory.
+    /// Adds a process like [`process`](Self::process), with a board, so that other processes can be given access to its memory.
     pub fn process_with_board(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
         let mut control = self.control(ip, DeviceKind::default(), |_| {});
         Arc::get_mut(&mut control).unwrap().board = Some(Arc::new(Board::create().unwrap()));
         (Device::open(control.clone()).unwrap(), control)
     }
 
-    /// As [`process`](Self::process), with a device that the test drives.
+    /// Adds a process like [`process`](Self::process), with a device that the test drives.
     pub fn driven_process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
         let control = self.control(ip, DeviceKind::default(), |_| {});
         (Device::open_driven(control.clone()).unwrap(), control)
     }
 
-    /// As [`driven_process`](Self::driven_process), with a device whose connections are streams.
+    /// Adds a process like [`driven_process`](Self::driven_process), with a device whose connections are streams.
     pub fn driven_stream_process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
         let control = self.control(ip, DeviceKind::Iwarp, |_| {});
         (Device::open_driven(control.clone()).unwrap(), control)
     }
 
-    /// As [`process`](Self::process), with a device whose connections are streams.
+    /// Adds a process like [`process`](Self::process), with a device whose connections are streams.
     pub fn stream_process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
         self.process_told(ip, DeviceKind::Iwarp, |_| {})
     }
 
-    /// As [`process`](Self::process), with a device of any kind. `change` changes the description of the host.
+    /// Adds a process like [`process`](Self::process), with a device of any kind. `change` changes the description of the host.
     pub fn process_told(
         self: &Arc<Self>,
         ip: &str,
@@ -191,7 +191,7 @@ impl Lab {
         self.host(&mut hosts, ip);
     }
 
-    /// As [`reopen`](Self::reopen), but waits until the port is free.
+    /// Reopens a device like [`reopen`](Self::reopen), but waits until the port is free.
     pub fn reopen_when_free(&self, ip: &str) {
         let address = ip.parse().unwrap();
         self.hosts.lock().unwrap().remove(&address);
@@ -248,7 +248,7 @@ impl LabControl {
         self.inbox.notify.ring().unwrap();
     }
 
-    /// Sets the host's addresses, each in its entry, and tells the device.
+    /// Sets the host's addresses, each in its entry, and notifies the device.
     pub fn readdress(&self, rows: &[Option<&str>]) {
         let rows: Vec<_> = rows.iter().map(|row| row.map(|ip| ip.parse().unwrap())).collect();
         self.follow_rows(&mut self.rows.lock().unwrap(), rows);
@@ -274,7 +274,7 @@ impl LabControl {
         *self.at_rings.lock().unwrap() = Some(Box::new(f));
     }
 
-    /// Ends the process; the others of its host are not told yet.
+    /// Ends the process, without notifying the others of its host yet.
     pub fn leave(&self) {
         let mut hosts = self.lab.hosts.lock().unwrap();
         hosts.get_mut(&self.ip()).unwrap().members.remove(&self.info.slot.slot);
@@ -298,7 +298,7 @@ impl LabControl {
         };
         let theirs = end(far, their_bell);
         let own = self.info.slot.slot;
-        // The peer may have asked meanwhile: the rings of the first request are used.
+        // The peer may have requested rings meanwhile: the rings of the first request are used.
         let mut made = self.inbox.rings.lock().unwrap();
         if let Some(first) = made.remove(&peer) {
             return Ok(Some((peer, first)));
@@ -481,7 +481,7 @@ impl Node {
         Self::with_caps((device, control), &pd, (qp_type, caps()), bytes, srq)
     }
 
-    /// As [`on`](Self::on), with queues of other lengths.
+    /// Creates a node like [`on`](Self::on), with queues of other lengths.
     pub fn with_caps(
         (device, control): (Arc<Device>, Arc<LabControl>),
         pd: &Pd,
@@ -553,7 +553,7 @@ impl Node {
         self.connect_to(peer.gid(), peer.qp.qpn());
     }
 
-    /// As [`connect`](Self::connect), but only to RTR.
+    /// Connects like [`connect`](Self::connect), but only to RTR.
     pub fn connect_rtr(&self, peer: &Self) {
         self.connect_as(peer.gid(), peer.qp.qpn(), QpState::Rtr);
     }
@@ -616,7 +616,7 @@ pub fn stream_pair(params: &StreamParams, bytes: usize) -> (Node, Node) {
     waiting_stream_pair(params, bytes, Duration::ZERO)
 }
 
-/// As [`stream_pair`], each with the shared receive queue that `srq` creates for its device.
+/// Creates a pair like [`stream_pair`], each with the shared receive queue that `srq` creates for its device.
 pub fn stream_pair_with(
     params: &StreamParams,
     bytes: usize,
@@ -625,7 +625,7 @@ pub fn stream_pair_with(
     make_stream_pair(params, bytes, srq, Duration::ZERO)
 }
 
-/// As [`stream_pair`], with messages that wait for receives.
+/// Creates a pair like [`stream_pair`], with messages that wait for receives.
 pub fn waiting_stream_pair(
     params: &StreamParams,
     bytes: usize,
@@ -698,7 +698,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Kills it and waits until it is gone.
+    /// Kills the child and waits until it is gone.
     pub fn end(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();

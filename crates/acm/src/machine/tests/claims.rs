@@ -9,7 +9,7 @@ use rdmux_wire::acm::{Datagram, Request};
 use super::net::*;
 use crate::{ClaimPolicy, Dest, Forget, Options, Peer, Port, RequestId};
 
-/// Returns three hosts, of which the last one claims the first one's name.
+/// Returns three hosts. The last one claims the first one's name.
 fn with_a_liar(claims: ClaimPolicy) -> Net {
     let mut net = Net::new(3, &Options { claims, ..acm() });
     net.resolve(1, name(0)).unwrap().unwrap();
@@ -33,7 +33,7 @@ fn holder(net: &mut Net) -> usize {
     usize::from(path.dlid.0 - 1)
 }
 
-/// The first holder is gone in one case, and not in the other.
+/// The first holder is gone in one case, and present in the other.
 #[test]
 fn newest_claim_is_believed_while_administration_is_asked_for_the_holder_before() {
     for is_gone in [false, true] {
@@ -89,7 +89,7 @@ fn verified_claim_is_believed_when_the_holder_is_silent_and_the_port_is_there() 
     net.pass(Duration::from_secs(10));
     assert_eq!(holder(&mut net), 2);
     assert_eq!((net.asked.len(), net.asked[0].dgid), (1, gid(2)));
-    // But not when subnet administration knows no such port.
+    // The claim is not believed when subnet administration has no such port.
     let mut net = Net::new(3, &Options { claims: ClaimPolicy::Verified, ..acm() });
     net.resolve(1, name(0)).unwrap().unwrap();
     net.hosts[0].is_cut_off = true;
@@ -139,7 +139,7 @@ fn verified_claim_is_refused_when_the_holder_is_heard() {
     claim(&mut net, &peer(0));
     assert_eq!(net.hosts[1].io.questions[0].1.dgid, gid(0));
     assert_holder_keeps_it(net, id);
-    // The same holds when subnet administration was already queried for the claimant.
+    // The result is the same when subnet administration was already queried for the claimant.
     let (mut net, id) = with_a_liar_and_a_client();
     ask_for_the_liar(&mut net);
     claim(&mut net, &peer(0));

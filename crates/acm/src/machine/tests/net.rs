@@ -91,7 +91,7 @@ pub(super) struct Net {
     pub(super) now: Time,
     /// Whether subnet administration answers.
     pub(super) has_sa: bool,
-    /// The queries that it received.
+    /// The queries that subnet administration received.
     pub(super) asked: Vec<PathRecord>,
     next: u64,
 }
@@ -196,14 +196,14 @@ impl Net {
         answers.map(|(_, answer)| *answer).next_back()
     }
 
-    /// Sends a request, and lets everything happen that takes at most a millisecond.
+    /// Sends a request, and processes all events of the next millisecond.
     pub(super) fn resolve(&mut self, n: usize, dest: Address) -> Option<Result<Resolved, Failure>> {
         let id = self.ask(n, Dest::Address(dest));
         self.pass(Duration::from_millis(1));
         self.answer(n, id)
     }
 
-    /// Lets everything happen that takes no time.
+    /// Processes all events that take no time.
     pub(super) fn run(&mut self) {
         while (0..self.hosts.len()).any(|n| self.step(n)) {}
     }

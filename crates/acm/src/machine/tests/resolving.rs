@@ -120,7 +120,7 @@ fn gid_is_confirmed_by_administration_before_it_expires() {
     net.with(1, |machine, now, io| machine.remove_endpoint(now, EP, io));
     net.resolve(0, gid(1).into()).unwrap().unwrap();
     net.pass(Duration::from_secs(99));
-    // A program's use of the entry has it confirmed.
+    // A program's use of the entry causes its confirmation.
     net.resolve(0, gid(1).into()).unwrap().unwrap();
     net.pass(Duration::from_secs(50));
     assert_eq!(net.asked.len(), 2);
@@ -226,7 +226,8 @@ fn refused_query_forgets_only_paths_that_it_asks_for() {
         PathRecord { mtu_selector: Selector::GREATER_THAN, mtu: Mtu::M4096.code(), ..ends },
     ];
     let sa = Options { route_protocol: RouteProtocol::Sa, ..acm() };
-    // With a path from a group, with one from subnet administration, and without a path, as when host 1's request is heard.
+    // With a path from a group, with one from subnet administration, and without a path, as when host 1's request is
+    // received.
     for (options, by, to) in [(acm(), 0, 1), (sa.clone(), 0, 1), (sa, 1, 0)] {
         let mut net = Net::new(3, &options);
         net.resolve(by, name(to)).unwrap().unwrap();
@@ -392,11 +393,11 @@ fn question_to_the_operating_system_is_wanted_while_a_client_waits_for_the_answe
     let four = net.ask(0, Dest::Address(name(1)));
     let again = asked(&mut net).unwrap();
     assert!(again != question && is_wanted(&mut net, again));
-    // The answer to the old query is for no request, and says nothing about the name.
+    // The answer to the old query is for no request, and is ignored.
     net.with(0, |machine, now, io| machine.handle_system(now, question, None, io));
     assert!(is_wanted(&mut net, again) && net.answer(0, four).is_none());
     assert_eq!((net.answer(0, one), net.answer(0, three)), (None, None));
-    // The search for a client that does not wait is wanted for as long as others would wait.
+    // The search for a client that does not wait is needed for as long as others would wait.
     net.hosts[0].machine.remove_client(CLIENT);
     net.pass(Duration::from_millis(1));
     let dest = Dest::Address(name(2));

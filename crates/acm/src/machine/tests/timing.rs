@@ -87,7 +87,7 @@ fn what_programs_use_is_confirmed_before_it_expires() {
     assert!(silent > 500, "{silent}");
     let counters = net.hosts[0].machine.counters(None);
     assert!(counters.refreshed >= 5, "{counters:?}");
-    // That told the others our address, too. Once they have learned it, only the holder is asked.
+    // The others learned this host's address by that, too. From then on, only the holder is queried.
     assert!(counters.sent_checks == 0 && counters.sent_requests > 5, "{counters:?}");
     for n in 0..100 {
         net.ask(0, Dest::Address(name(100 + n)));

@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
-/// Whether the connection manager queries ACM: `$RDMA_CM_USE_IB_ACM`.
+/// When the connection manager queries ACM: `$RDMA_CM_USE_IB_ACM`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Use {
     /// Never (`0`).
     Never,
-    /// If a service is running: the default.
+    /// Queries ACM if a service is running. The default.
     #[default]
     IfThere,
     /// Always (`1`). A service is started if none is running.
@@ -20,8 +20,8 @@ pub enum Use {
 pub struct Settings {
     /// Whether ACM is queried.
     pub usage: Use,
-    /// The longest that a resolution waits for ACM before it goes on without (`$RDMUX_ACM_TIMEOUT`, milliseconds). With zero,
-    /// only ACM's shared-memory cache is used.
+    /// The maximum time that a resolution waits for ACM before it continues without (`$RDMUX_ACM_TIMEOUT`, milliseconds).
+    /// With zero, only ACM's shared-memory cache is used.
     pub timeout: Duration,
 }
 

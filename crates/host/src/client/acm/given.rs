@@ -30,7 +30,7 @@ impl Given {
         }
     }
 
-    /// Forgets the id's path, because the path is gone or has served its purpose. Returns its destination.
+    /// Removes the id's path, because the path is gone or no longer needed. Returns its destination.
     pub(super) fn remove(&self, id: IdHandle) -> Option<Address> {
         if !self.some.load(Ordering::Acquire) {
             return None;

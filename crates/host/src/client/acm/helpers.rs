@@ -1,6 +1,7 @@
 //! Threads that wait for ACM on behalf of non-blocking calls.
 //!
-//! None run until there is a job, at most [`MOST`] run at a time, and each exits when no jobs are left.
+//! None run until a job is queued, at most [`MOST`] run at a time, and each exits when no jobs are
+//! left.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,7 +14,7 @@ use rdmux_verbs::signals;
 
 /// Maximum number of threads at a time, and so of requests outstanding at the service.
 const MOST: usize = 16;
-/// Maximum number of jobs that may be queued. Further resolutions go on without ACM.
+/// Maximum number of jobs that may be queued. Further resolutions continue without ACM.
 const MAX_WAITING: usize = 64 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -22,6 +23,7 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Clone, Default)]
 pub(super) struct Helpers(Arc<Mutex<State>>);
 
+/// The queued jobs, and the number of threads.
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Job>,
@@ -29,7 +31,7 @@ struct State {
 }
 
 impl Helpers {
-    /// Queues a job for a thread. Jobs start in order. Returns whether there is a thread for it.
+    /// Queues a job for a thread. Jobs start in order. Returns whether a thread is available for it.
     pub(super) fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.0.lock();
         if state.waiting.len() >= MAX_WAITING {

@@ -40,7 +40,7 @@ pub(crate) use self::question::Question;
 use self::silence::Silence;
 pub(crate) use self::start::Starter;
 
-/// How long a service may take to start if nothing waits for it.
+/// Time that a service may take to start if no query waits for it.
 const STARTING: Duration = Duration::from_secs(30);
 
 /// A process's access to its host's ACM service.
@@ -53,7 +53,7 @@ pub(crate) struct Acm {
     silence: Mutex<Silence>,
     given: Given,
     helpers: Helpers,
-    /// Whether a thread sees to it for listeners that a service runs.
+    /// Whether a thread keeps the service running for listeners.
     serves: AtomicBool,
 }
 
@@ -75,7 +75,7 @@ impl Drop for Serving {
 }
 
 impl Acm {
-    /// Makes access to the service at these places, which is started if there is a starter. None if ACM is not to be
+    /// Makes access to the service at these places, which is started if a starter is given. None if ACM must not be
     /// queried.
     pub(crate) fn new(
         settings: Settings,
@@ -132,7 +132,7 @@ impl Acm {
         question.checked(paths.paths.first()?.path)
     }
 
-    /// Returns the path that the service knows, or finds by the deadline.
+    /// Returns the path that the service has cached, or finds by the deadline.
     pub(crate) fn find(&self, question: &Question, deadline: Instant) -> Option<PathData> {
         let cached = self.cached(question);
         if cached.is_some() || deadline <= Instant::now() || !self.may_answer() {
@@ -153,7 +153,7 @@ impl Acm {
             (Err(Error::NoService(place)), Some(starter)) => {
                 starter.start();
                 starter.wait(deadline);
-                // A service that takes longer answers the next question.
+                // A service that takes longer answers the next query.
                 if deadline <= Instant::now() { Err(Error::NoService(place)) } else { ask() }
             }
             (answered, _) => answered,

@@ -13,12 +13,13 @@ use rdmux_wire::{Gid, Pkey};
 pub(crate) struct Question {
     /// The source. None leaves the choice to the service.
     pub(crate) from: Option<Address>,
+    /// The destination.
     pub(crate) to: Address,
     /// The path's partition, if both ends are GIDs. None is any.
     pub(crate) pkey: Option<Pkey>,
-    /// Whether only a path that the service has cached is wanted.
+    /// Whether only a path that the service has cached is requested.
     pub(crate) cached: bool,
-    /// The fields of the path that the connection manager knows already.
+    /// The fields of the path that the connection manager has resolved already.
     known: Known,
 }
 
@@ -32,8 +33,9 @@ struct Known {
 }
 
 impl Question {
-    /// Asks for the path of an id whose address is resolved. IP addresses are sent as such, for services that have learned
-    /// them by multicast, but off a fabric as the GIDs that they are, because a port on a fabric may have the same IP addresses.
+    /// Returns the query for the path of an id whose address is resolved. On a fabric, IP addresses are sent as such, for
+    /// services that have learned them by multicast. Off a fabric they are sent as GIDs, because a port on a fabric may have the
+    /// same IP addresses.
     pub(crate) fn of_route(route: &Route) -> Self {
         let known = Known {
             sgid: Some(route.sgid),
@@ -53,7 +55,7 @@ impl Question {
         }
     }
 
-    /// Asks for the path to an address. A source address of another family is ignored.
+    /// Returns the query for the path to an address. A source address of another family is ignored.
     pub(crate) fn of_addresses(src: Option<Addr>, dst: Addr) -> Self {
         match dst {
             Addr::Ip(dst) => {
@@ -72,7 +74,7 @@ impl Question {
         }
     }
 
-    /// Asks for the path to an IP address. A wildcard source is ignored.
+    /// Returns the query for the path to an IP address. A wildcard source is ignored.
     pub(crate) fn of_ip(src: Option<IpAddr>, dst: IpAddr) -> Self {
         let src = src.filter(|src| !src.is_unspecified());
         Self {
@@ -84,7 +86,7 @@ impl Question {
         }
     }
 
-    /// Asks for the path to an endpoint by its name. None if no endpoint can have that name.
+    /// Returns the query for the path to an endpoint by its name, or none if no endpoint can have that name.
     pub(crate) fn of_name(src: Option<IpAddr>, name: &str) -> Option<Self> {
         Some(Self { to: Address::name(name)?, ..Self::of_ip(src, [0; 4].into()) })
     }

@@ -25,7 +25,7 @@ impl HostClient {
     }
 
     /// Like [`resolve_route`](Self::resolve_route), for an id with this route that has reported ADDR_RESOLVED; ACM is queried first. If ACM
-    /// knows a path, the id gets it, as from [`set_paths`](Self::set_paths), and nothing else is queried. Otherwise the path is resolved
+    /// has a path, the id gets it, as from [`set_paths`](Self::set_paths), and nothing else is queried. Otherwise the path is resolved
     /// without ACM, for up to `timeout`, which begins after [`Settings::timeout`](super::Settings::timeout) at the latest.
     ///
     /// Waits for the host's service, but not for ACM.
@@ -84,7 +84,7 @@ impl HostClient {
         }
     }
 
-    /// Gives the id this path, if it fits. Otherwise resolves one.
+    /// Sets this path on the id, if it fits. Otherwise resolves one.
     fn take_or_resolve(
         &self,
         id: IdHandle,

@@ -13,7 +13,7 @@ const LONGEST: Duration = Duration::from_secs(80);
 pub(super) struct Silence {
     /// Requests in a row that were not answered in time.
     unanswered: u32,
-    /// When the service may be queried again.
+    /// Time at which the service may be queried again.
     until: Option<Instant>,
 }
 
@@ -23,7 +23,7 @@ impl Silence {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Resets the backoff: the service answered, whatever the answer.
+    /// Resets the backoff: the service answered, even if negatively.
     pub(super) fn answered(&mut self) {
         *self = Self::default();
     }

@@ -15,13 +15,13 @@ use crate::names::{HostDir, RuntimeDir};
 
 /// The program's name.
 const PROGRAM: &str = "ib_acm";
-/// How long after an attempt to start the service, successful or not, this process makes no other.
+/// Time after an attempt to start the service, successful or not, in which this process makes no other.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// How a host's service is started.
+/// The way in which a host's service is started.
 #[derive(Debug)]
 pub(crate) struct Starter {
-    /// The `rdmux` that belongs to the caller, as [`start::program`] takes it.
+    /// The `rdmux` that belongs to the caller, in the form that [`start::program`] takes.
     given: Option<PathBuf>,
     dir: RuntimeDir,
     host: HostDir,
@@ -29,6 +29,7 @@ pub(crate) struct Starter {
     changed: Condvar,
 }
 
+/// Whether a start is in progress, and the time before which no other is made.
 #[derive(Debug, Default)]
 struct State {
     is_starting: bool,

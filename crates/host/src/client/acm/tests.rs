@@ -14,7 +14,7 @@ use rdmux_wire::sa::PathRecord;
 
 use super::*;
 
-/// Longer than anything here takes.
+/// Longer than anything in these tests takes.
 const LONG: Duration = Duration::from_secs(30);
 /// Timeout for services that do not answer.
 const SHORT: Duration = Duration::from_millis(20);
@@ -288,7 +288,7 @@ fn service_is_started_on_demand_once_and_answers_when_it_is_there() {
     let places = Places::new(folder.path().join("acm"), "/nowhere");
     let settings = Settings { usage: Use::Always, timeout: LONG };
     let acm = Acm::new(settings, places, || starter(&folder, &script)).unwrap();
-    // The script says that it serves, but does not.
+    // The script reports that it serves, but does not.
     assert_eq!((find(&acm), find(&acm)), (None, None));
     assert_eq!(std::fs::read_to_string(&ran).unwrap(), "--on-demand --host a\n");
     let _service = AcmService::start(&folder.path().join("acm"), answers);
@@ -392,7 +392,7 @@ fn listeners_whose_service_takes_long_keep_no_route_waiting() {
         move || found.send(find(&acm)).unwrap()
     }));
     assert!(is_found.recv().unwrap().is_some());
-    // The others need not ask.
+    // The others need not query.
     assert!(is_asked.try_iter().count() <= 1);
 }
 

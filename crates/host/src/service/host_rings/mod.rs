@@ -1,10 +1,10 @@
-//! Rings between processes of two hosts of one user, on InfiniBand. Between ports of a subnet there is no IP network that rings would
-//! have to imitate.
+//! Rings between processes of two hosts of one user, on InfiniBand. Ports of a subnet have no IP network between them that rings
+//! would have to imitate.
 //!
 //! `pairs` decides which processes get rings; this module communicates with the other host's service. It finds that service by the address
 //! where the host receives packets, from the fabric's table, and by the registry of hosts. The service must be of the same user, by the
 //! credentials of both ends of the socket. Each pair has a connection, which lives as long as the pair: when it closes, the process at the
-//! other end has exited. Nothing here waits for the other service; a process that asks for rings waits for its own.
+//! other end has exited. Nothing here waits for the other service. A process that requests rings waits for its own service.
 //!
 //! The offerer makes the rings and the socket pair for wakeups. Each service passes its end on to its process, and also the
 //! boards and pidfds by which the two access each other's memory, if both belong to the services' user and allow it.
@@ -39,7 +39,7 @@ pub(super) struct HostRings {
     pairs: Pairs<Link>,
     /// A random offset that makes process numbers differ from those of other services.
     nonce: u64,
-    /// Offers that are held until our offer to the same process is decided.
+    /// Offers that are held until this service's offer to the same process is decided.
     held: Vec<(PairId, ClientId, RingOffer, Vec<Foreign>)>,
 }
 
@@ -58,6 +58,7 @@ struct Link {
 /// Descriptors that the service uses for a pair.
 const DESCRIPTORS: usize = 6;
 
+/// The local process's end of a doorbell.
 #[derive(Debug)]
 enum Bell {
     Ours(PeerBell),
@@ -73,9 +74,9 @@ struct Reach {
 
 #[derive(Debug)]
 enum Connection {
-    /// The connection that we made for our offer.
+    /// The connection that this service made for its offer.
     Ours(OwnedFd),
-    /// The connection of a client, which is the other service.
+    /// The connection of a client. The client is the other service.
     Theirs(ClientId),
 }
 
@@ -201,7 +202,7 @@ impl Core {
         Some(())
     }
 
-    /// Returns the address by which other hosts know this one: where its first port receives packets.
+    /// Returns the address by which other hosts identify this one: that at which its first port receives packets.
     fn own_address(&mut self) -> Option<SocketAddr> {
         self.open_data(PortAt::FIRST).map(|endpoint| endpoint.addr)
     }
@@ -299,7 +300,7 @@ impl Core {
         }
     }
 
-    /// Tells the local process of a pair that both processes may use now.
+    /// Notifies the local process of a pair that both processes may use now.
     fn pair_is_up(&mut self, id: PairId) {
         self.release_held(id);
         let Some(pair) = self.host_rings.pairs.get_mut(id) else { return };
@@ -323,14 +324,14 @@ impl Core {
         }
     }
 
-    /// Handles the end of the other process of a pair, or of its service.
+    /// Handles the death of the other process of a pair, or the end of its service.
     fn host_ring_gone(&mut self, id: PairId) {
         if let Some((pair, was_up)) = self.host_rings.pairs.gone(id) {
             self.end_pair(id, pair, was_up);
         }
     }
 
-    /// Closes a pair, and tells the local process, which may be waiting for it.
+    /// Closes a pair, and notifies the local process, which may be waiting for it.
     fn end_pair(&mut self, id: PairId, pair: Pair<Link>, was_up: bool) {
         let (local, number, waiting) = (pair.ends.local, pair.number, pair.waiting);
         self.close_pair(id, pair);
@@ -413,8 +414,8 @@ impl Core {
         Some((response, reach))
     }
 
-    /// Makes a pair from the descriptors of another service. Also returns what that gets to access our process's
-    /// memory.
+    /// Makes a pair from the descriptors of another service. Also returns the descriptors by which that service's
+    /// process accesses the local process's memory.
     fn link_of(
         &self,
         client: ClientId,
@@ -481,7 +482,7 @@ impl Core {
         if let Some(client) = self.clients.get(client) {
             let _ = rustix::net::shutdown(&client.rpc, rustix::net::Shutdown::Read);
         }
-        // An offerer sends nothing else. Only the end that we just made can follow it.
+        // An offerer sends nothing else. Only the end that this service just made can follow it.
         self.serve_next(client, &mut vec![0; MAX_MESSAGE]);
         let is_up = self.host_rings.pairs.get(id).is_some_and(Pair::is_up);
         if is_up && let Some(there) = self.clients.get(client) {

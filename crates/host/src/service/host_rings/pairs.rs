@@ -1,10 +1,10 @@
 //! Decides which pairs of processes of two hosts have rings, without I/O.
 //!
-//! The two services of a pair must reach the same decision, whichever asks first and whatever is lost or hangs. So one of
-//! them *offers* rings, the other *takes* them, and the offerer *commits*: only then may either process use them. A commit
-//! is either in the other service's queue or fails, and the kernel tells which, so both know. A decision holds for the
-//! lifetime of the process that was told of it: one that was told that there are no rings sends over UDP, and would not
-//! look into a ring.
+//! The two services of a pair must reach the same decision, regardless of which requests first and what is lost or hangs.
+//! So one of them *offers* rings, the other *takes* them, and the offerer *commits*: only then may either process use
+//! them. A commit is either in the other service's queue or fails, and the kernel reports which, so both know. A decision
+//! holds for the lifetime of the process that was notified of it: a process that was denied rings sends over UDP, and
+//! would not look into a ring.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use rdmux_cm::Time;
 
-/// How long the other service may take for a step. A process waits for it at most once for each peer.
+/// Time that the other service may take for a step. A process waits for it at most once for each peer.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How long a service that did not answer is not asked again.
+/// Time for which a service that did not answer gets no further requests.
 const SULK: Duration = Duration::from_secs(5);
 /// The first number of processes of other hosts. No slot is as high.
 const FIRST_NUMBER: u16 = 2048;
@@ -30,46 +30,51 @@ pub(crate) struct PairId(pub(crate) u64);
 /// The ends of a pair: a process of this host, by its first slot, and a slot of a process of another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ends {
+    /// The first slot of the process of this host.
     pub(crate) local: u16,
-    /// The address where the other host receives packets.
+    /// The address at which the other host receives packets.
     pub(crate) host: SocketAddr,
+    /// A slot of the process of the other host.
     pub(crate) slot: u16,
 }
 
 /// The state of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// This service has offered it, and waits for the answer.
+    /// This service has offered the pair, and waits for the answer.
     Offered { until: Time },
-    /// This service has taken it, and waits for the commit.
+    /// This service has taken the pair, and waits for the commit.
     Taken { until: Time },
-    /// Both processes have it.
+    /// Both processes have the rings.
     Up,
 }
 
 /// A pair, with its link.
 #[derive(Debug)]
 pub(crate) struct Pair<L> {
+    /// The two processes.
     pub(crate) ends: Ends,
-    /// The number by which the local process knows the other one. `known_as` is the number by which that knows it.
+    /// The number by which the local process knows the other one. `known_as` is the number by which the other knows the
+    /// local one.
     pub(crate) number: u16,
     pub(crate) known_as: u16,
     /// The unique number of the other process.
     process: Option<u64>,
     state: State,
-    /// How many requests of the local process wait for the decision.
+    /// The number of requests of the local process that wait for the decision.
     pub(crate) waiting: u32,
+    /// The connection to the other service.
     pub(crate) link: L,
 }
 
-/// The answer to a process that asks for rings.
+/// The answer to a process that requests rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// It has rings.
+    /// The process has rings.
     Up(PairId),
     /// The process gets the answer when the decision is made.
     Wait(PairId),
-    /// There will be none.
+    /// The process gets no rings.
     No,
     /// Nothing is decided: an offer must be made.
     New,
@@ -80,9 +85,9 @@ pub(crate) enum Asked {
 pub(crate) enum Offered {
     /// The processes have rings already.
     Known,
-    /// There will be none.
+    /// The offerer gets no rings.
     No,
-    /// This service's own offer takes precedence: ask again when it is decided.
+    /// This service's own offer takes precedence: the other must request again after its decision.
     Hold(PairId),
     /// The offer is taken. `instead`: the pair that this service offered is withdrawn, and requests that wait for it wait
     /// for the new one.
@@ -100,11 +105,11 @@ enum Answer {
 pub(crate) struct Pairs<L> {
     pairs: BTreeMap<PairId, Pair<L>>,
     answers: BTreeMap<Ends, Answer>,
-    /// Processes and hosts between which no new pair is made, because the other service's decision is unknown.
+    /// Processes and hosts that get no new pair, because the other service's decision is unknown.
     given_up: BTreeSet<(u16, SocketAddr)>,
     /// Processes with no new pairs at all, because they have the most decisions that are kept.
     full: BTreeSet<u16>,
-    /// Services that did not answer, and until when they are not asked.
+    /// Services that did not answer, and the times until which they get no requests.
     sulking: BTreeMap<SocketAddr, Time>,
     next_id: u64,
     next_number: u16,
@@ -160,8 +165,8 @@ impl<L> Pairs<L> {
         if self.may_be_new(ends, sulks) { Asked::New } else { Asked::No }
     }
 
-    /// Returns whether a pair may be made where nothing is decided yet. If not, that is final, even if the only reason is
-    /// that the other service is backed off from now.
+    /// Returns whether a pair may be made if nothing is decided yet. A refusal is final, even if its only reason is that
+    /// the other service is backed off from now.
     fn may_be_new(&mut self, ends: Ends, sulks: bool) -> bool {
         let Ends { local, host, .. } = ends;
         if self.full.contains(&local) || self.given_up.contains(&(local, host)) {
@@ -192,8 +197,9 @@ impl<L> Pairs<L> {
         Some((id, number))
     }
 
-    /// Handles another service's offer of rings between a process of its host and one of ours. `process` is the number of
-    /// the former. `first` means that this host has the lower address, so that its offer takes precedence if two cross.
+    /// Handles another service's offer of rings between a process of its host and one of this host. `process` is the
+    /// number of the former. `first` is set if this host has the lower address, so that its offer takes precedence if two
+    /// cross.
     pub(crate) fn offered(&mut self, ends: Ends, process: u64, first: bool) -> Offered {
         if let Some(answer) = self.answers.get(&ends) {
             let &Answer::Pair(id) = answer else { return Offered::No };
@@ -215,7 +221,7 @@ impl<L> Pairs<L> {
         if self.may_be_new(ends, false) { Offered::Take { instead: None } } else { Offered::No }
     }
 
-    /// Takes an offer, in which the local process is `known_as`.
+    /// Takes an offer. `known_as` is the number of the local process in it.
     pub(crate) fn take(
         &mut self,
         now: Time,
@@ -252,8 +258,9 @@ impl<L> Pairs<L> {
         Some(number)
     }
 
-    /// Records that our offer was taken, by a process with this first slot, which knows the local one by `known_as`. Both
-    /// have the rings from now on. If the commit cannot be sent, [`give_up`](Self::give_up) must be called.
+    /// Records that this service's offer was taken, by a process with this first slot, which knows the local one by
+    /// `known_as`. Both have the rings from now on. If the commit cannot be sent, [`give_up`](Self::give_up) must be
+    /// called.
     pub(crate) fn taken(&mut self, id: PairId, slot: u16, known_as: u16) -> Option<&mut Pair<L>> {
         let pair = self.pairs.get_mut(&id).filter(|p| matches!(p.state, State::Offered { .. }))?;
         self.answers.insert(Ends { slot, ..pair.ends }, Answer::Pair(id));
@@ -268,9 +275,9 @@ impl<L> Pairs<L> {
         Some(pair)
     }
 
-    /// Handles the answer that the local process has rings already to this process, whose first slot is given. Returns
-    /// the withdrawn pair, and the existing one's id. Requests that wait for the former wait for the latter, if that is
-    /// not up yet.
+    /// Handles the answer that the local process already has rings to the process with this first slot. Returns the
+    /// withdrawn pair, and the existing one's id. Requests for the former then wait for the latter, if that is not up
+    /// yet.
     pub(crate) fn known(&mut self, id: PairId, slot: u16) -> Option<(Pair<L>, Option<PairId>)> {
         let pair = self.withdraw(id)?;
         let other = match self.answers.get(&Ends { slot, ..pair.ends }) {
@@ -296,7 +303,7 @@ impl<L> Pairs<L> {
         Some(pair)
     }
 
-    /// Records that there are no rings between these, because none can be offered.
+    /// Records that these processes get no rings, because none can be offered.
     pub(crate) fn refuse(&mut self, ends: Ends) {
         self.answers.insert(ends, Answer::None);
     }
@@ -309,14 +316,15 @@ impl<L> Pairs<L> {
         Some(pair)
     }
 
-    /// Withdraws our offer in favour of another pair. Its requests keep waiting.
+    /// Withdraws this service's offer in favour of another pair. Its requests keep waiting.
     pub(crate) fn withdraw(&mut self, id: PairId) -> Option<Pair<L>> {
         let pair = self.pairs.remove(&id)?;
         self.forget(id);
         Some(pair)
     }
 
-    /// Handles the end of the other process of a pair, or of its service. Returns the pair and whether it was up.
+    /// Handles the death of the other process of a pair, or the end of its service. Returns the pair and whether it was
+    /// up.
     pub(crate) fn gone(&mut self, id: PairId) -> Option<(Pair<L>, bool)> {
         if self.pairs.get(&id)?.state == State::Up {
             let pair = self.pairs.remove(&id)?;
@@ -326,7 +334,7 @@ impl<L> Pairs<L> {
         self.give_up(id).map(|pair| (pair, false))
     }
 
-    /// Handles the end of a local process. Returns its pairs.
+    /// Handles the death of a local process. Returns its pairs.
     pub(crate) fn local_gone(&mut self, local: u16) -> Vec<(PairId, Pair<L>)> {
         self.answers.retain(|ends, _| ends.local != local);
         self.given_up.retain(|(l, _)| *l != local);
@@ -343,7 +351,7 @@ impl<L> Pairs<L> {
         self.pairs.values().filter_map(Pair::until).min()
     }
 
-    /// Returns a pair whose other service did not answer in time, and whether it is our offer.
+    /// Returns a pair whose other service did not answer in time, and whether it is this service's offer.
     pub(crate) fn expired(&mut self, now: Time) -> Option<(PairId, bool)> {
         self.sulking.retain(|_, until| *until > now);
         let late = |(_, pair): &(&PairId, &Pair<L>)| pair.until().is_some_and(|until| until <= now);

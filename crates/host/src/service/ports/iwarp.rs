@@ -30,7 +30,7 @@ impl ServicePort for Iwarp {
         };
     }
 
-    /// Checks nothing, because TCP itself tells whether a host answers.
+    /// Checks nothing, because TCP itself shows whether a host answers.
     fn probe(&self, _core: &Core, _src: IpAddr, _dst: IpAddr) -> Result<(), i32> {
         Ok(())
     }

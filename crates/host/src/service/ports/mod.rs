@@ -1,8 +1,8 @@
 //! Ports: the part of the service that differs between kinds of devices, one file for each kind.
 //!
-//! The rest of the service gets a kind's [`ServicePort`] from [`of`] and does not know which kinds there are. RoCE's port is UDP
-//! sockets on the host's addresses with QP1 behind them, iWARP's is TCP connections until queue pairs get them, and InfiniBand's
-//! is an adapter on a fabric.
+//! The rest of the service gets a kind's [`ServicePort`] from [`of`] and does not know the kinds. RoCE's port is UDP sockets on
+//! the host's addresses with QP1 behind them, iWARP's is TCP connections until queue pairs get them, and InfiniBand's is an
+//! adapter on a fabric.
 
 pub(super) mod ib;
 pub(super) mod iwarp;
@@ -80,8 +80,8 @@ pub(super) trait ServicePort: Sync {
     /// Cancels a path query.
     fn cancel_path(&self, _core: &mut Core, _id: IdHandle, _attempt: u32) {}
 
-    /// Checks whether another host of this machine is up, which neighbour discovery cannot tell. If not, fails with an
-    /// errno.
+    /// Checks whether another host of this machine is up, which neighbour discovery cannot determine. If not, fails
+    /// with an errno.
     fn probe(&self, core: &Core, src: IpAddr, dst: IpAddr) -> Result<(), i32>;
 
     /// Returns the socket on which the queue pairs of a client's slot exchange packets at an address of a port.
@@ -94,8 +94,8 @@ pub(super) trait ServicePort: Sync {
         Err(Failure::new(libc::EOPNOTSUPP, "devices of this kind send and receive no packets"))
     }
 
-    /// Attaches a queue pair to a group at a port. Returns the socket that receives it, if there is one, for a process's
-    /// first queue pair.
+    /// Attaches a queue pair to a group at a port. Returns the socket that receives it, if any, for a process's first
+    /// queue pair.
     fn attach_multicast(
         &self,
         core: &mut Core,
@@ -140,7 +140,7 @@ pub(super) trait ServicePort: Sync {
     }
 }
 
-/// The socket that a client asks for.
+/// A client's request for a socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SocketWanted {
     /// The port.
@@ -149,7 +149,7 @@ pub(super) struct SocketWanted {
     pub(super) gid_index: u8,
     /// A slot of the client's.
     pub(super) slot: u16,
-    /// Whether it also receives packets for XRC targets.
+    /// Whether the socket also receives packets for XRC targets.
     pub(super) targets: bool,
 }
 

@@ -141,8 +141,8 @@ impl Core {
 
     fn process_packet(&mut self, arrival: &Arrival<'_>) {
         if arrival.bytes.is_empty() {
-            // Another host of this machine probes whether this one is up. That the kernel does not refuse the datagram
-            // is the answer.
+            // Another host of this machine probes whether this one is up. The answer is that the kernel does not refuse
+            // the datagram.
             return;
         }
         let Some(dest) = arrival.dest_qpn() else { return self.counts.add(Count::DropMalformed) };
@@ -221,7 +221,7 @@ impl Core {
     }
 }
 
-/// Returns whether the kernel knows that the destination is unreachable, so that no answer can arrive.
+/// Returns whether the error means that the destination is unreachable, so that no answer can arrive.
 fn is_unreachable(e: &std::io::Error) -> bool {
     matches!(
         e.raw_os_error(),

@@ -32,7 +32,7 @@ fn fill(batch: &mut TxBatch, port: &UdpPort, to: &Destination, packets: u8) {
     }
 }
 
-/// Receives `packets` packets, numbered from `first`, each of which arrived alone.
+/// Receives `packets` packets, numbered from `first`, and checks that each arrived alone.
 fn expect_single(port: &UdpPort, first: u8, packets: u8) {
     let mut rx = RxBatch::new(8);
     let mut next = first;

@@ -1,5 +1,4 @@
-//! ACM is queried before neighbours and administration. The mock service of these tests gives the answers it is told
-//! to give.
+//! ACM is queried before neighbours and administration. The mock service of these tests sends predefined answers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

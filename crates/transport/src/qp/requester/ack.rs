@@ -1,8 +1,8 @@
 //! Handling of responses: ACKs, NAKs, READ and atomic responses.
 //!
-//! An ACK acknowledges every PSN up to its own, except that only their own responses complete READs
-//! and atomics. A response acknowledges everything before it (IBTA 9.7.5.1). A response that skips
-//! that of a READ or atomic fails nothing: the missing response is requested again.
+//! An ACK acknowledges every PSN up to its own, except that only their own responses complete READs and atomics. A
+//! response acknowledges everything before it (IBTA 9.7.5.1). A response that skips that of a READ or atomic causes
+//! no failure: the missing response is requested again.
 
 use rdmux_wire::{Packet, Psn, Syndrome};
 
@@ -236,8 +236,8 @@ impl Qp {
         self.check_drained(env);
     }
 
-    /// Handles an acknowledgement after the timer fired or the cursor moved back. `late` says that the acknowledged
-    /// packet was still to be retransmitted. Returns what this says about the packet that is now the oldest.
+    /// Handles an acknowledgement after the timer fired or the cursor moved back. `late` is set if the acknowledged
+    /// packet was still to be retransmitted. Returns whether the packet that is now the oldest is missing.
     #[cold]
     fn recovered(&mut self, una: Psn, late: bool) -> Missing {
         let req = &mut self.req;

@@ -15,11 +15,11 @@ use crate::wr::WcStatus;
 
 /// The most bytes of one copy, after which others get their turn.
 const CHUNK: u32 = 1 << 20;
-/// How many copied bytes count as one packet of the budget.
+/// Number of copied bytes that count as one packet of the budget.
 const PACKET: u32 = 32 << 10;
 /// The length from which a WRITE or READ waits until it can be carried out directly.
 const WORTH_WAITING: u32 = 32 << 10;
-/// How many requests do not wait after one could not be carried out directly.
+/// Number of requests that do not wait after one could not be carried out directly.
 const UNWILLING: u8 = 32;
 
 impl Qp {

@@ -28,7 +28,7 @@ pub(crate) enum Step {
 }
 
 impl Qp {
-    /// Sends the packet at the cursor. `more` says whether the budget allows another.
+    /// Sends the packet at the cursor. `more` is set if the budget allows another.
     pub(super) fn transmit_request<E: Env>(&mut self, now: Time, more: bool, env: &mut E) -> Step {
         if self.qp_type == QpType::Ud {
             return self.transmit_datagram(more, env);
@@ -138,6 +138,7 @@ impl Qp {
         header
     }
 
+    /// Returns the P_Key of the queue pair's packets.
     #[inline]
     pub(crate) fn own_pkey<E: Env>(&self, env: &E) -> Pkey {
         env.pkey(self.attr.pkey_index).unwrap_or(Pkey::DEFAULT)
@@ -283,7 +284,7 @@ impl Qp {
         self.transmit_query(now, psn, (1, true), &header, more, env)
     }
 
-    /// Sends a request whose response takes `npsn` PSNs. `whole` says that it ends its entry.
+    /// Sends a request whose response takes `npsn` PSNs. `whole` is set if it ends its entry.
     fn transmit_query<E: Env>(
         &mut self,
         now: Time,

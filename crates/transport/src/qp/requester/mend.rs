@@ -1,13 +1,13 @@
 //! Selective retransmission: sends only the missing packets again.
 //!
-//! A peer may buffer out-of-order packets (as `responder::reorder` does) or drop them. The wire does not say
-//! which, but the acknowledgement of the missing packet does: one that reaches beyond it shows that the peer
-//! had buffered later packets. So at first only the packet that the peer requests is retransmitted, while
-//! new ones continue to leave. If the next gap begins right after it, the peer drops, or much was lost: then
-//! everything is retransmitted, and after a few such results always. A peer known to buffer is sent more
-//! packets with each further gap of one flight, so that a long gap does not take one round trip per packet.
+//! A peer may buffer out-of-order packets (as `responder::reorder` does) or drop them. The acknowledgement of the
+//! missing packet shows which: one that reaches beyond it shows that the peer had buffered later packets. So at first
+//! only the packet that the peer requests is retransmitted, while new ones continue to leave. If the next gap begins
+//! right after it, the peer drops, or much was lost: then everything is retransmitted, and after a few such results
+//! always. A peer known to buffer is sent more packets with each further gap of one flight, so that a long gap does not
+//! take one round trip per packet.
 //!
-//! The cursor goes to the missing packet, and returns to its place when that has been sent.
+//! The cursor moves to the missing packet, and returns to its place when that has been sent.
 
 use rdmux_wire::Psn;
 
@@ -16,13 +16,13 @@ use crate::qp::Qp;
 
 /// The trust in a peer that has shown that it buffers.
 const PROVEN: u8 = u8::MAX;
-/// How often a peer is assumed to buffer without having shown it.
+/// Number of times that a peer is assumed to buffer without having shown it.
 const TRIALS: u8 = 4;
 /// The number of losses after which a peer that seems to drop is tried again.
 const AGAIN: u8 = 64;
 /// The number of gaps in one flight that indicates congestion and not random loss.
 const MANY: u8 = 5;
-/// In place of the number of gaps: the peer has just turned out to drop, or had turned out so before.
+/// Value in place of the number of gaps: the peer has just turned out to drop, or had turned out so before.
 const FAILED: u8 = 2;
 const BLAMED: u8 = 3;
 /// The value of the packet count since the last ACK request that makes every retransmitted packet request an ACK.
@@ -38,18 +38,19 @@ pub(super) struct Mend {
     /// Whether only missing packets were last retransmitted and their acknowledgement is awaited, and the PSN after them.
     awaited: bool,
     end: Psn,
-    /// Whether the peer had asked for them, so that the acknowledgement shows what it had buffered.
+    /// Whether the peer had requested these packets, so that the acknowledgement shows what it had buffered.
     asked: bool,
     /// The end of what had been sent when the first gap of this flight was found, and the number of gaps found.
     until: Psn,
     gaps: u8,
-    /// How often the peer is still assumed to buffer, or [`PROVEN`].
+    /// Number of times that the peer is still assumed to buffer, or [`PROVEN`].
     trust: u8,
     /// Losses since this assumption ended.
     since: u8,
 }
 
 impl Mend {
+    /// Creates the state for a requester that starts at this PSN.
     pub(super) const fn new(psn: Psn) -> Self {
         Self {
             left: 0,
@@ -80,8 +81,8 @@ impl Mend {
         self.awaited
     }
 
-    /// Returns whether the packets that the peer asked for were sent and their acknowledgement, which the peer sends
-    /// without delay, is awaited. A second loss of them goes unreported, and one unneeded packet does no harm.
+    /// Returns whether the packets that the peer requested were sent and their acknowledgement, which the peer sends
+    /// without delay, is awaited. A second loss of them is not reported, and one unneeded packet does no harm.
     #[inline]
     pub(super) fn is_asked_for(&self) -> bool {
         self.awaited && self.asked && self.trust == PROVEN
@@ -120,8 +121,8 @@ impl Mend {
         self.trust != PROVEN && self.gaps == FAILED
     }
 
-    /// Handles the acknowledgement of everything before `una`. `timed` says that it is the first
-    /// since the timer fired. Returns what it says about the packet that is now the oldest.
+    /// Handles the acknowledgement of everything before `una`. `timed` is set for the first one since the timer fired.
+    /// Returns whether the packet that is now the oldest is missing.
     pub(super) fn answered(&mut self, una: Psn, timed: bool) -> Missing {
         let beyond = una.diff(self.end);
         if beyond < 0 {
@@ -153,17 +154,17 @@ impl Mend {
 pub(super) enum Missing {
     /// Nothing is known about it.
     Unknown,
-    /// Nothing, but the packet before it was the only one missing, from a peer not known to buffer.
+    /// Nothing is known about it, but the packet before it was the only one missing, from a peer not known to buffer.
     Alone,
-    /// It may be lost.
+    /// The packet may be lost.
     Perhaps,
-    /// It is lost.
+    /// The packet is lost.
     Lost,
 }
 
 impl Qp {
-    /// Moves the cursor to the missing packets and arranges its return. Returns false if everything
-    /// must be sent again. `lost` says that they are known to be missing, and not only overdue.
+    /// Moves the cursor to the missing packets and arranges its return. Returns false if everything must be sent again.
+    /// `lost` is set if they are known to be missing, and not only overdue.
     pub(super) fn mend(&mut self, lost: bool) -> bool {
         let at_cursor = self.at_cursor();
         let req = &mut self.req;

@@ -1,7 +1,7 @@
 //! Long messages whose packets name their payload, which the peer's driver fetches with one copy.
 //!
 //! Such a packet consumes the PSNs of the packets it replaces. So those packets can be sent in its place later:
-//! every retransmission carries its payload, and the peer asks for one when it cannot fetch the payload.
+//! every retransmission carries its payload, and the peer requests one when it cannot fetch the payload.
 
 use crate::attr::QpType;
 use crate::optable::Travel;
@@ -17,11 +17,11 @@ const MOST_UNNAMED: u8 = 10;
 /// Whether the entry at the cursor names its payload.
 #[derive(Debug, Default)]
 pub(super) struct Naming {
-    /// Whether its packets name their payload.
+    /// Whether the connection's packets name their payload.
     pub(super) on: bool,
-    /// How many entries will carry their payload.
+    /// The number of next entries that carry their payload.
     skip: u16,
-    /// How often a fetch failed.
+    /// The number of fetches that failed.
     refused: u8,
 }
 

@@ -1,10 +1,10 @@
 //! Retransmission: timers, sequence errors and receivers that are not ready (IBTA 9.7.6 and 9.9.2.1).
 //!
-//! `retry_cnt` counts expiries of the transport timer. Its interval may be up to four times the nominal value
-//! (IBTA 9.7.6.1.3), and is: a peer that shares its processor responds late without any loss. Unacknowledged
-//! packets are still retransmitted after the nominal value, which counts as no retry. On lossy links this
-//! happens earlier, after a time derived from the round-trip time and doubled each time: a packet lost at the
-//! end of a burst fails no sequence check at the peer, and transport timers of seconds are usual.
+//! `retry_cnt` counts expiries of the transport timer. Its interval is four times the nominal value, the maximum that
+//! IBTA 9.7.6.1.3 allows: a peer that shares its processor responds late without any loss. Unacknowledged packets are
+//! still retransmitted after the nominal value, which counts as no retry. On lossy links this happens earlier, after a
+//! time derived from the round-trip time and doubled each time: a packet lost at the end of a burst fails no sequence
+//! check at the peer, and transport timers of seconds are usual.
 //!
 //! An expiry that is handled late shows only that this side did not run, and nothing about the peer.
 //! So only every other such expiry counts, and even then a dead peer is detected. This takes at most
@@ -36,8 +36,8 @@ const MOST: u32 = 4;
 const LATE: Duration = Duration::from_millis(10);
 
 impl Qp {
-    /// Handles the timers that have expired, when the time of [`poll_timeout`](Self::poll_timeout)
-    /// has come. Call [`poll_transmit`](Self::poll_transmit) afterwards.
+    /// Handles expired timers. Call this at the time of [`poll_timeout`](Self::poll_timeout), and
+    /// [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn handle_timeout<E: Env>(&mut self, now: Time, env: &mut E) {
         for timer in Timer::ALL {
             if !self.req.timers.has_expired(timer, now) {
@@ -141,6 +141,7 @@ impl Qp {
         req.least_early = (req.least_early - req.least_early / 16).max(LEAST_EARLY);
     }
 
+    /// Returns the number of packets that are not acknowledged.
     pub(super) fn packets_in_flight(&self) -> u32 {
         self.req.max_sent.diff(self.req.una).unsigned_abs()
     }
@@ -166,9 +167,9 @@ impl Qp {
         self.req.rtt_at = Time::NEVER;
     }
 
-    /// Handles a loss: goes back to the oldest unacknowledged PSN, once until there is progress, either
-    /// for the missing packets only or for everything. Ignored while the RNR timer runs, since the peer
-    /// is expected to drop later packets then (the kernel's rxe sends NAKs for them all the same).
+    /// Handles a loss: moves the cursor back to the oldest unacknowledged PSN, once until there is progress, either for
+    /// the missing packets only or for everything. Ignored while the RNR timer runs, since the peer is expected to drop
+    /// later packets then (the kernel's rxe sends NAKs for them nevertheless).
     pub(super) fn go_back<E: Env>(&mut self, now: Time, env: &mut E) {
         if self.req.rewound || self.req.is_rnr() || !self.req.is_outstanding() {
             return;

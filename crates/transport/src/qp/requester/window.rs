@@ -32,6 +32,7 @@ pub(super) struct Window {
     credit: u32,
     /// Packets acknowledged since the last loss.
     since_loss: u32,
+    /// The maximum size in packets.
     most: u32,
     /// The packets that fill one system call, and the largest multiple of this within the packets of [`CALL`].
     call: u32,
@@ -41,6 +42,7 @@ pub(super) struct Window {
 }
 
 impl Window {
+    /// Returns the constant window of a lossless link.
     pub(super) const fn lossless() -> Self {
         Self {
             size: OPEN,
@@ -54,6 +56,7 @@ impl Window {
         }
     }
 
+    /// Returns the initial window for packets of this MTU.
     pub(super) fn lossy(mtu: u32) -> Self {
         let call = (CALL.0 / (mtu + OVERHEAD)).clamp(1, CALL.1);
         let calls = CALL.1 / call * call;
@@ -109,7 +112,8 @@ impl Window {
         self.shrink(if alone { used - used.div_ceil(LONE) } else { used / 2 });
     }
 
-    /// Handles the first loss of a flight with selective retransmission, which says little about congestion.
+    /// Handles the first loss of a flight with selective retransmission, which indicates little about
+    /// congestion.
     pub(super) fn on_gap(&mut self) {
         self.shrink(self.size - self.size / SMALL);
     }
@@ -187,7 +191,7 @@ mod tests {
         assert_eq!(w.size(), LEAST);
     }
 
-    /// One percent random loss: the window stays at the size that gets the most packets through.
+    /// One percent random loss: the window stays at the size that delivers most packets.
     #[test]
     fn settles_where_lines_lose_little() {
         let mut w = Window::lossy(4096);

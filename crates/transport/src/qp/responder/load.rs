@@ -17,7 +17,7 @@ pub(crate) trait Load: Copy {
     /// the padding is right (IBTA 9.7.4.1.6).
     fn has_right_length(self, starts: bool, ends: bool, mtu: u32, padding: u8) -> bool;
 
-    /// Returns how many PSNs the payload takes.
+    /// Returns the number of PSNs that the payload takes.
     fn npsn(self, mtu: u32) -> u32;
 
     /// Copies the payload into a receive's memory.

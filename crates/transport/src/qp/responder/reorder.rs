@@ -31,7 +31,7 @@ impl Buffered {
     }
 }
 
-/// The buffered packets. Nothing is allocated while there are none.
+/// The buffered packets. Nothing is allocated while none are buffered.
 #[derive(Debug, Default)]
 pub(crate) struct ReorderBuffer(Option<Box<Packets>>);
 

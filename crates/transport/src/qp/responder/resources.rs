@@ -14,7 +14,7 @@ use crate::env::AtomicAnswer;
 pub(super) enum Answer {
     /// The contents of memory.
     Read {
-        /// The address of its first byte.
+        /// The address of the first byte.
         va: u64,
         /// The key.
         rkey: Rkey,
@@ -37,8 +37,9 @@ pub(super) enum Answer {
 pub(super) struct Resource {
     /// The PSN of the request.
     pub(super) first: Psn,
-    /// How many PSNs the response takes.
+    /// The number of PSNs that the response takes.
     npsn: u32,
+    /// The response.
     pub(super) answer: Answer,
     /// The MSN that the response carries.
     pub(super) msn: u32,
@@ -51,11 +52,13 @@ pub(super) struct Resource {
 }
 
 impl Resource {
+    /// Creates the entry of a READ, with a response of `npsn` packets.
     pub(super) fn read(first: Psn, npsn: u32, reth: &Reth, srqn: u32, msn: u32) -> Self {
         let answer = Answer::Read { va: reth.va, rkey: reth.rkey, len: reth.dma_len, srqn };
         Self { first, npsn, answer, msn, begin: 0, replayed: false, next: 0, stop: npsn }
     }
 
+    /// Creates the entry of an atomic, with its result if it is known.
     pub(super) fn atomic(first: Psn, answer: AtomicAnswer, msn: u32) -> Self {
         let answer = match answer {
             AtomicAnswer::Now(original) => Answer::Atomic { original },
@@ -155,8 +158,8 @@ impl Resources {
         &mut self.slots[(index & self.mask) as usize]
     }
 
-    /// Returns the request whose response is to be sent now. None while its result is awaited,
-    /// since later responses may not overtake it.
+    /// Returns the request whose response must be sent now. Returns none while its result is awaited, since
+    /// later responses may not overtake it.
     pub(super) fn current(&self) -> Option<&Resource> {
         let oldest = self.pending().then(|| self.slot(self.emit))?;
         (oldest.answer != Answer::Waiting).then_some(oldest)
@@ -210,7 +213,7 @@ impl Resources {
         }
     }
 
-    /// Records the result of the waiting atomic with this PSN, if there is one.
+    /// Records the result of the waiting atomic with this PSN, if any.
     pub(super) fn answer(&mut self, psn: Psn, original: u64) {
         if let Some(index) = self.find_waiting(psn) {
             self.slot_mut(index).answer = Answer::Atomic { original };

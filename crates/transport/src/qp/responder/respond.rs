@@ -78,7 +78,7 @@ impl Qp {
         (owed && !self.resp.has_responses()).then_some(self.resp.ack_psn)
     }
 
-    /// Sends the pending acknowledgement, unless the response of an earlier READ or atomic must go
+    /// Sends the pending acknowledgement, unless the response of an earlier READ or atomic must be sent
     /// first ([`poll_transmit`](Self::poll_transmit) sends both).
     pub fn flush_ack<E: Env>(&mut self, _now: Time, env: &mut E) {
         if !self.resp.wants_ack() || self.state == QpState::Err {

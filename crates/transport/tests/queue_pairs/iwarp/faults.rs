@@ -61,7 +61,7 @@ fn atomic(request: &AtomicRequest) -> Vec<u8> {
     frame(&untagged(Opcode::AtomicRequest, true, (1, 1, 0)), &request.to_bytes())
 }
 
-/// What a queue pair with one receive of 64 bytes, number 1, and no READ is expected to do.
+/// The expected behavior of a queue pair with one receive of 64 bytes, number 1, and no READ.
 struct Expected {
     fault: Fault,
     receive: WcStatus,
@@ -295,7 +295,7 @@ fn terminate_of_crc(end: &mut End) -> Vec<u8> {
     parsed.contiguous().unwrap()[Header::UNTAGGED_LEN..].to_vec()
 }
 
-/// A faulty response fails the READ, and so does a sink that is gone.
+/// A faulty response fails the READ, and so does a missing sink.
 #[test]
 fn responses_that_were_not_asked_for_like_that() {
     let start = || {

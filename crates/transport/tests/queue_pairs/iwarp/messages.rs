@@ -246,7 +246,8 @@ fn long_messages_leave_in_few_frames_from_where_they_lie() {
     assert!(pair.a.w.memory.bytes == pair.b.w.memory.bytes);
 }
 
-/// Neither the program's requests nor the responses to the peer wait for all of the other.
+/// The program's requests and the responses to the peer alternate: neither wait for all of the
+/// other.
 #[test]
 fn answers_and_requests_take_turns() {
     let mut pair = Pair::new();

@@ -35,7 +35,7 @@ struct End {
     qp: Qp,
     w: World,
     inbox: Vec<u8>,
-    /// Whether it was told that the peer ended the stream.
+    /// Whether this end was notified that the peer ended the stream.
     ended: bool,
     /// Whether any of them waited for a receive.
     waited: bool,

@@ -6,7 +6,7 @@ use super::*;
 use rdmux_transport::env::Env as _;
 use rdmux_transport::iwarp::Direct;
 
-/// How a stream transports bytes.
+/// The way in which a stream transports bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Carriage {
     /// The most bytes delivered at a time. 0: a random number.
@@ -101,7 +101,8 @@ impl Pair {
     }
 }
 
-/// Delivers up to `chunk` bytes from one end to the other, and the end of the stream after the last.
+/// Delivers up to `chunk` bytes from one end to the other, and the end of the stream after the last
+/// byte.
 fn carry(from: &mut End, to: &mut End, chunk: usize, direct: bool, now: Time) -> bool {
     if to.qp.waits_for_receive() {
         // The driver leaves the stream unread.

@@ -81,7 +81,8 @@ fn footprint_is_that_of_the_queues_until_there_is_a_stream() {
     assert_eq!(end.qp.footprint(), before);
 }
 
-/// A fault of our own memory fails the work request. The peer is told that this end failed.
+/// A fault of this end's own memory fails the work request. The peer is notified that this end
+/// failed.
 #[test]
 fn memory_of_our_own_that_is_not_there_fails_the_work_request() {
     for crc in [false, true] {

@@ -41,7 +41,8 @@ pub(super) fn reversed(route: &IbRoute) -> IbRoute {
 }
 
 impl Sink {
-    /// Writes an InfiniBand packet, or several if it is a longer one of a ring. `put` appends the packet from its BTH on.
+    /// Writes an InfiniBand packet. Writes several if a ring's packet is longer than the MTU. `put` appends the packet
+    /// from its BTH on.
     pub(super) fn write_ib(
         &mut self,
         header: FrameHeader,

@@ -13,9 +13,11 @@ use crate::objects::counters::{Counter, Counters};
 /// Gathered packets; see the module. One per thread, used for one queue pair at a time.
 #[derive(Default)]
 pub(crate) struct Gathered {
+    /// Packets for a UDP wire.
     pub(super) batch: TxBatch,
+    /// Packets for an InfiniBand wire.
     pub(super) ib: Sender,
-    /// The wire that they are gathered for.
+    /// The wire of the gathered packets.
     wire: Option<AnyWire>,
 }
 

@@ -32,7 +32,7 @@ use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use rdmux_transport::env::{AccessFault, LinkCaps, TxError};
 use rdmux_wire::{Gid, Lid, Pkey, Psn, Qpn};
 
-/// The form of a path in records, and preparations in the kernel before there is a wire.
+/// The form of a path in records, and preparations in the kernel before a wire exists.
 pub(crate) use rdmux_link::ring::{RingPath, prepare};
 
 pub(crate) use self::gathered::Gathered;
@@ -79,19 +79,19 @@ struct Place {
     slot: u16,
 }
 
-/// How a queue pair's packets are sent.
+/// The way by which a queue pair's packets are sent.
 #[derive(Debug)]
 pub(crate) enum Path {
-    /// Not yet possible.
+    /// No path yet.
     None,
-    /// To one peer, by a packet wire.
+    /// Packets to one peer, by a packet wire.
     Peer(Route, Share),
-    /// To one peer in a process of this machine, by records that name this path. The guard decides whether packets pass, if the peer is on
-    /// another host.
+    /// Packets to one peer in a process of this machine, by records that name this path. The guard decides whether packets pass, if the
+    /// peer is on another host.
     Near(Arc<Neighbour>, RingPath, Option<Box<RouteGuard>>),
-    /// To the destination of each work request, by a packet wire; the last route is cached.
+    /// Packets to the destination of each work request, by a packet wire. The last route is cached.
     Datagram(Option<(AddressVector, Route)>),
-    /// To one peer, by a stream.
+    /// Frames to one peer, by a stream.
     Stream(StreamPath),
 }
 
@@ -113,7 +113,7 @@ pub(crate) enum Route {
     Udp(Arc<UdpWire>, Destination),
     /// Through an InfiniBand port, which finds the route by the address vector.
     Ib(Arc<IbWire>),
-    /// By a wire that finds the route by the address vector.
+    /// Packets by a wire of another kind, which finds the route by the address vector.
     Other(Arc<PacketWire>),
 }
 
@@ -205,7 +205,7 @@ impl Route {
     }
 }
 
-/// The capabilities that are assumed before there is a wire.
+/// The capabilities that are assumed before a wire exists.
 const NO_CAPS: LinkCaps =
     LinkCaps { max_payload: 4096, lossless: false, by_reference: false, piggybacks_acks: false };
 
@@ -434,7 +434,7 @@ impl Engine {
         mask: AttrMask,
     ) -> Result<Option<Path>, VerbsError> {
         if device.kind().has_streams() {
-            // Its stream comes from the connection manager, and is closed in RESET.
+            // The connection manager sets its stream, which is closed in RESET.
             return Ok(None);
         }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
@@ -454,7 +454,7 @@ impl Engine {
         if mask.contains(AttrMask::DEST_QPN) {
             return self.path_along(device, qp, (port, &attr.av), (attr.dest_qpn, true)).map(Some);
         }
-        // Only in SQD. The peer stays the same, and what the machine knows of the link remains valid.
+        // Only in SQD. The peer stays the same, so the machine's state for the link remains valid.
         let (is_near, dest) = {
             let now = qp.state.lock();
             (now.path.neighbour().is_some(), now.machine.attr().dest_qpn)
@@ -467,8 +467,8 @@ impl Engine {
         Ok(Some(path))
     }
 
-    /// Returns the alternate path of a connected queue pair once `attr` is set. If its present packets go by a ring to a process (`near`),
-    /// those of the alternate path do, too; if by a network, by a network. Returns none for a queue pair without such a path.
+    /// Returns the alternate path of a connected queue pair once `attr` is set. If its present packets use a ring (`near`), those of the
+    /// alternate path do, too. Otherwise both use a network. Returns none for a queue pair without such a path.
     pub(crate) fn alternate_for(
         &self,
         device: &Arc<Device>,
@@ -549,8 +549,8 @@ impl Engine {
         self.wires.neighbours.to(device, peer)
     }
 
-    /// Returns the path to a queue pair of another host by a ring to its process, if rings reach it. Between ports of a subnet there is no
-    /// IP network to imitate.
+    /// Returns the path to a queue pair of another host by a ring to its process, if rings reach it. Ports of a subnet have no IP network
+    /// between them to imitate.
     fn path_to_host(
         &self,
         device: &Arc<Device>,
@@ -604,7 +604,7 @@ impl Engine {
         (port, gids): (u8, &[GidEntry]),
         slot: u16,
     ) -> Result<(), VerbsError> {
-        // An InfiniBand port has one wire, whatever its GIDs.
+        // An InfiniBand port has one wire for all its GIDs.
         let one = device.kind().row().link_layer == LinkLayer::InfiniBand;
         let rows = (0..=u8::MAX).zip(gids).take(if one { 1 } else { usize::MAX });
         let rows = rows.filter(|(_, entry)| one || !entry.gid.is_zero());
@@ -631,7 +631,7 @@ impl Engine {
         for &(number, slot) in &*everywhere {
             let Some(gids) = port_of(ports, number).map(Port::gids) else { continue };
             if let Err(error) = self.hear_rows(device, (number, gids), slot) {
-                // The address may be removed again, which the service says next.
+                // The address may have been removed again, which the service's next event reports.
                 crate::throttled!(warn, %error, "cannot receive datagrams at a new address");
             }
         }
@@ -657,8 +657,8 @@ impl Engine {
         wires.extract_if(|place, _| is_stale(place)).map(|(_, wire)| wire).collect()
     }
 
-    /// Closes wires of removed addresses, except those of connected queue pairs; called again when one of these is gone. An address that
-    /// returns can be served again only if its port is free.
+    /// Closes wires of removed addresses, except those of connected queue pairs. Called again when such a queue pair is gone. An address
+    /// that returns can be served again only if its port is free.
     pub(crate) fn close_left_wires(&self, device: &Device) {
         if self.wires.left.lock().is_empty() {
             return;

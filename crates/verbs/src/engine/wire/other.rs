@@ -1,4 +1,5 @@
-//! Packet wires that the engine does not know, used only through the methods of their trait.
+//! Packet wires of kinds that the engine does not know, used only through the methods of their
+//! trait.
 
 use std::sync::Arc;
 

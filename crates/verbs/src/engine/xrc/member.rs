@@ -27,11 +27,11 @@ pub struct MemberId(pub u64);
 /// The identity of a process.
 #[derive(Debug)]
 pub struct Identity {
-    /// Its process ID.
+    /// The process ID.
     pub pid: i32,
-    /// Its name.
+    /// The name of the process.
     pub comm: String,
-    /// Its first slot, by which its ring is known.
+    /// The first slot of the process, by which its ring is known.
     pub slot: u16,
     /// A pidfd, so that a later process with the same ID is not mistaken for it.
     pub pidfd: Option<OwnedFd>,
@@ -45,7 +45,7 @@ pub(crate) struct Member {
     pub(crate) comm: String,
     pub(crate) slot: u16,
     space: Space,
-    /// Whether the operating system permits access to its memory, as far as is known.
+    /// Whether the operating system permits access to the member's memory, as far as is known.
     direct: AtomicBool,
     regions: RwLock<HashMap<u32, Region>>,
     outbox: OnceLock<Outbox>,
@@ -69,6 +69,7 @@ impl Member {
     pub(crate) fn reach_by(&self, outbox: Outbox) {
         let _ = self.outbox.set(outbox);
     }
+    /// Returns the queue of records to the process, if it has a ring.
     pub(crate) fn outbox(&self) -> Option<&Outbox> {
         self.outbox.get()
     }
@@ -94,6 +95,7 @@ impl Member {
         true
     }
 
+    /// Removes the mirrored region with a key.
     pub(crate) fn remove_region(&self, key: u32) {
         self.regions.write().remove(&key);
     }
@@ -122,12 +124,12 @@ impl Member {
         Ok(())
     }
 
-    /// Returns its regions, locked: none is removed while the guard lives.
+    /// Returns the process's regions, locked: none is removed while the guard lives.
     pub(crate) fn regions(&self) -> Mirrored<'_> {
         Mirrored(self.regions.read())
     }
 
-    /// Returns whether its memory can be accessed directly.
+    /// Returns whether the process's memory can be accessed directly.
     pub(crate) fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)
     }
@@ -171,12 +173,15 @@ impl Mirrored<'_> {
 /// A shared receive queue of a member.
 #[derive(Debug)]
 pub(crate) struct RemoteSrq {
+    /// The number of the queue.
     pub(crate) srqn: u32,
+    /// The process that the queue belongs to.
     pub(crate) member: Arc<Member>,
     pub(crate) pd: PdId,
     ring: Mutex<Receives>,
 }
 
+/// The reader of the ring of receives.
 #[derive(Debug)]
 struct Receives {
     ring: Consumer,

@@ -40,6 +40,7 @@ impl Domain {
     pub(crate) fn remove(&self, srqn: u32) {
         self.srqs.write().remove(&srqn);
     }
+    /// Returns the shared receive queue with a number.
     pub(crate) fn get(&self, srqn: u32) -> Option<Arc<RemoteSrq>> {
         self.srqs.read().get(&srqn).cloned()
     }
@@ -51,6 +52,7 @@ impl Domain {
 /// The state of a target besides its machine.
 #[derive(Debug)]
 pub(crate) struct TargetEnds {
+    /// The target's XRC domain.
     pub(crate) domain: Arc<Domain>,
     sent: Mutex<Sent>,
     _permit: Option<Permit>,
@@ -59,7 +61,7 @@ pub(crate) struct TargetEnds {
 /// The records that a target has put into rings.
 #[derive(Debug, Default)]
 struct Sent {
-    /// By slot of the process: the position after the last record.
+    /// The position after the last record, by slot of the process.
     last: Vec<(u16, u64)>,
     /// Whether a part of the current message has been sent.
     part: bool,
@@ -160,6 +162,7 @@ impl<'a> Placing<'a> {
         Self { device, qpn, ends, selected: None, stage }
     }
 
+    /// Selects the shared receive queue of the current packet, and discards bytes that were read ahead for another.
     pub(crate) fn select(&mut self, srqn: u32) -> Result<(), AccessFault> {
         if self.selected.as_ref().is_none_or(|srq| srq.srqn != srqn) {
             self.flush();
@@ -273,8 +276,8 @@ impl<'a> Placing<'a> {
         let Stage { data, at, remote, .. } = &*self.stage;
         let at = Sge { length: u32::try_from(data.len()).unwrap_or(u32::MAX), ..*at };
         let place = Place { srqn: srq.srqn, remote: *remote, at, data };
-        // A short message goes through the ring. A part of a long one must not, or all following parts would have to wait for it;
-        // nor a WRITE without a completion, for the process may poll its memory and nothing else.
+        // A short message is sent through the ring. A part of a long one must not, or all following parts would have to wait for
+        // it. Nor must a WRITE without a completion: the process may poll only its memory.
         let part = std::mem::replace(&mut self.ends.sent.lock().part, completion.is_none());
         let least = if part || completion.is_none() { 1 } else { DIRECT };
         let placed = data.len() >= least && self.place_directly(srq, outbox, &place);
@@ -404,7 +407,7 @@ impl<'a> Placing<'a> {
         srq.member.invalidate(srq.pd, rkey)
     }
 
-    /// Tells the process that a receive is complete.
+    /// Notifies the process that a receive is complete.
     pub(crate) fn complete(&mut self, completion: &Completion) {
         self.flush_with(Some(completion));
     }
@@ -421,8 +424,7 @@ fn named(rkey: Rkey, va: u64, len: u64) -> Result<Sge, AccessFault> {
     Ok(Sge { addr: va, length, lkey: Lkey(rkey.0) })
 }
 
-/// Converts a ring's error for the sender, which retries while the ring is full, and otherwise learns that the
-/// process is gone.
+/// Converts a ring's error for the sender, which retries while the ring is full. Other errors mean that the process is gone.
 fn fault(error: LinkError) -> AccessFault {
     if matches!(error, LinkError::Busy) { AccessFault::Busy } else { AccessFault::Gone }
 }

@@ -82,7 +82,7 @@ impl Outbox {
                 }
                 0
             }
-            // The other side is gone, or broke its ring: there is no receiver left.
+            // The other side is gone, or broke its ring: no receiver is left.
             Err(_) => 0,
         }
     }
@@ -143,7 +143,7 @@ impl Device {
         ask::ask_hub(self.control().as_ref(), request, fd, what)
     }
 
-    /// Sets up the ring to the hub, and makes the hub mirror this process's regions: the existing ones, and those to come.
+    /// Sets up the ring to the hub, and makes the hub mirror this process's existing and future regions.
     pub(crate) fn join_hub(self: &Arc<Self>) -> Result<(), VerbsError> {
         let mut mirrored = self.xrc().mirrored.lock();
         if *mirrored {
@@ -186,7 +186,7 @@ impl Mirror<'_> {
     pub(crate) fn remove(&self, key: u32) {
         if *self.mirrored {
             let request = XrcRequest::RemoveRegion { key };
-            // If the service is gone, so is the mirror.
+            // The mirror ended with the service.
             let _ = self.device.ask_hub(&request, None, "deregister memory");
         }
     }
@@ -202,18 +202,20 @@ impl Side {
         self.members.get().is_some()
     }
 
+    /// Locks the mirror of this process's regions at the hub, for a change of the regions.
     pub(crate) fn mirror<'a>(&'a self, device: &'a Device) -> Mirror<'a> {
         Mirror { device, mirrored: self.mirrored.lock() }
     }
 
-    /// Tells the hub that a remote key has been invalidated. The hub learns it a moment later, perhaps only after a later
-    /// registration of the key. Until then, data that it sends for that memory is refused here.
+    /// Notifies the hub that a remote key has been invalidated. The hub receives this a moment later, perhaps only after a
+    /// later registration of the key. Until then, this process refuses data that the hub sends for that memory.
     pub(crate) fn invalidated(&self, device: &Device, rkey: Rkey, serial: u64) {
         if let Some((_, outbox)) = self.hub.get() {
             outbox.send(device, kind::INVALIDATE, Invalidated::encode(rkey, serial), &[]);
         }
     }
 
+    /// Adds a shared receive queue, which the hub's records name by this number.
     pub(crate) fn add_srq(&self, srqn: u32, srq: &Arc<SrqCore>) {
         self.srqs.write().insert(srqn, Arc::downgrade(srq));
     }
@@ -224,16 +226,20 @@ impl Side {
         self.srqs.read().get(&srqn)?.upgrade()
     }
 
+    /// Records that this process has another handle on a target.
     pub(crate) fn opened(&self, target: &Arc<TargetCore>) {
         self.targets.lock().push(Arc::downgrade(target));
     }
+    /// Records that a handle on a target was closed.
     pub(crate) fn closed(&self, target: &Arc<TargetCore>) {
         self.targets.lock().retain(|t| t.as_ptr() != Arc::as_ptr(target));
     }
+    /// Records that this process holds a target by registration.
     pub(crate) fn registered(&self, qpn: Qpn, registration: Registration) {
         let before = self.registrations.lock().insert(qpn, registration);
         drop(before);
     }
+    /// Removes the registration for a target.
     pub(crate) fn unregistered(&self, qpn: Qpn) {
         let before = self.registrations.lock().remove(&qpn);
         drop(before);
@@ -514,7 +520,8 @@ mod tests {
         }
     }
 
-    /// As after any other invalidation. The peer here never ends its copy, and the wait for it times out.
+    /// The wait for the peer's copy is the same as after any other invalidation. This peer never ends its copy, so the wait
+    /// times out.
     #[test]
     fn a_key_that_a_sender_takes_away_is_used_by_nobody_when_its_receive_completes() {
         const SRQN: u32 = 0x80_0001;

@@ -19,7 +19,7 @@ use crate::objects::xrc::request::{Hold, XrcReply, XrcRequest};
 pub struct XrcdFlags {
     /// Create the domain if it does not exist (`O_CREAT`).
     pub create: bool,
-    /// With `create`: the domain must not exist (`O_EXCL`).
+    /// Whether the domain must not exist yet, with `create` (`O_EXCL`).
     pub exclusive: bool,
 }
 
@@ -35,6 +35,7 @@ pub struct Xrcd {
 pub(crate) struct Use(Xrcd);
 
 impl Use {
+    /// Returns the domain in use.
     pub(crate) fn xrcd(&self) -> &Xrcd {
         &self.0
     }
@@ -94,7 +95,7 @@ impl Xrcd {
         }
     }
 
-    /// Returns its device.
+    /// Returns the domain's device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -171,7 +172,7 @@ impl Xrcd {
     pub fn unregister(&self, qpn: Qpn) -> Result<(), VerbsError> {
         let request = XrcRequest::LetGo { domain: self.id(), qpn, hold: Hold::Registration };
         match self.ask(&request, "unregister from an XRC receive queue pair") {
-            // If the service is gone, so is the target.
+            // The target ended with the service.
             Ok(_) | Err(VerbsError::Control(ControlError::Gone)) => {}
             Err(e) => return Err(e),
         }
@@ -219,6 +220,7 @@ impl Xrcd {
         self.opening.registration()
     }
 
+    /// Sends a request about this domain to the hub. `what` names the operation in the error.
     pub(crate) fn ask(
         &self,
         request: &XrcRequest,

@@ -1,5 +1,5 @@
-//! The hub: XRC objects that belong to no process, on a device of the host service's own. The service tells the hub which
-//! processes join and leave, and passes it their requests. The hub's engine does the rest.
+//! The hub: XRC objects that belong to no process, on a device of the host service's own. The service notifies the hub of
+//! processes that join and leave, and passes it their requests. The hub's engine does the rest.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -36,6 +36,7 @@ pub struct Hub {
     state: Mutex<State>,
 }
 
+/// The hub's objects and processes.
 #[derive(Debug, Default)]
 struct State {
     registry: Registry,
@@ -62,7 +63,7 @@ pub struct DomainStatus {
     pub file: Option<(u64, u64)>,
     /// The processes that opened it, once for each opening.
     pub pids: Vec<i32>,
-    /// Its shared receive queues.
+    /// The number of shared receive queues in the domain.
     pub srqs: usize,
 }
 
@@ -71,7 +72,7 @@ pub struct DomainStatus {
 pub struct TargetStatus {
     /// The target's number.
     pub qpn: Qpn,
-    /// The number of its domain.
+    /// The number of the target's domain.
     pub domain: u64,
     /// The target's present state; none if its lock was held for longer than the status may wait.
     pub now: Option<TargetNow>,
@@ -82,7 +83,7 @@ pub struct TargetStatus {
 /// The present state of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetNow {
-    /// Its state.
+    /// The state of the target.
     pub state: QpState,
     /// The sender's queue pair.
     pub dest_qpn: Qpn,
@@ -96,13 +97,13 @@ const STATUS_TIMEOUT: Duration = Duration::from_millis(20);
 /// A process that holds a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HolderStatus {
-    /// Its process ID.
+    /// The process ID.
     pub pid: i32,
-    /// Its name.
+    /// The name of the process.
     pub comm: String,
-    /// How many handles it has.
+    /// The number of handles of the process.
     pub handles: u32,
-    /// Whether it is registered.
+    /// Whether the process is registered.
     pub registered: bool,
 }
 
@@ -118,7 +119,7 @@ impl Hub {
         Ok(Self { device, state: Mutex::default() })
     }
 
-    /// Returns its device. [`Device::async_fd`] is readable when [`next_event`](Self::next_event) has an event.
+    /// Returns the hub's device. [`Device::async_fd`] is readable when [`next_event`](Self::next_event) has an event.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -130,7 +131,7 @@ impl Hub {
         self.state.lock().members.insert(id, member);
     }
 
-    /// Removes a process that is gone, for whatever reason: it holds nothing any more.
+    /// Removes a process that is gone, with everything that it holds.
     pub fn leave(&self, id: MemberId) {
         let mut state = self.state.lock();
         let Some(member) = state.members.remove(&id) else { return };
@@ -142,14 +143,14 @@ impl Hub {
 
     fn destroy(&self, core: &Arc<QpCore>) {
         self.device.qps().write().set_target(core.qpn, None);
-        // The process that posted the receive of an incomplete message is told.
+        // The process that posted the receive of an incomplete message is notified.
         let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
         let _ = Bound::lock(&self.device, core).modify(&reset, AttrMask::STATE, None, None);
         self.device.engine().forget(&self.device, core);
         self.device.events().withdraw(|e| e.is_about_qp(&core.identity));
     }
 
-    /// Handles a request of a process. `fd` came with the request. The caller closes it, which may block on the process.
+    /// Handles a request of a process. `fd` arrived with the request. The caller closes it, which may block on the process.
     ///
     /// # Errors
     ///
@@ -255,7 +256,7 @@ impl Hub {
         self.state.lock().registry.add_srq(member.id, domain, make)
     }
 
-    /// Takes the next event of a target, with the processes that are to be told.
+    /// Takes the next event of a target, with the processes that must be notified.
     pub fn next_event(&self) -> Option<TargetEvent> {
         loop {
             let taken = self.device.try_get_async_event()?;
@@ -320,8 +321,8 @@ fn now(core: &QpCore, until: Instant) -> Option<TargetNow> {
     }
 }
 
-/// Returns a file's device and inode as the kernel has them cached (`AT_STATX_DONT_SYNC`, `statx(2)`): a file system in user
-/// space is not asked, as it need not answer.
+/// Returns a file's device and inode as the kernel has them cached (`AT_STATX_DONT_SYNC`, `statx(2)`), without querying a
+/// file system in user space, which need not reply.
 fn file_key(fd: BorrowedFd<'_>) -> Result<FileKey, VerbsError> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(fd, c"", flags, StatxFlags::INO)

@@ -33,7 +33,9 @@ pub(crate) struct DomainEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) member: MemberId,
+    /// The number of handles that the process has.
     pub(crate) handles: u32,
+    /// Whether the process holds the target by registration.
     pub(crate) registered: bool,
 }
 
@@ -41,7 +43,9 @@ pub(crate) struct Holder {
 #[derive(Debug)]
 pub(crate) struct TargetEntry {
     pub(crate) core: Arc<QpCore>,
+    /// The number of the target's domain.
     pub(crate) domain: u64,
+    /// The processes that hold the target.
     pub(crate) holders: Vec<Holder>,
 }
 
@@ -288,9 +292,11 @@ impl Registry {
         self.targets.get(&qpn).map_or(&[], |target| &target.holders)
     }
 
+    /// Returns the domains with their numbers.
     pub(crate) fn domains(&self) -> impl Iterator<Item = (u64, &DomainEntry)> {
         self.domains.iter().map(|(&id, entry)| (id, entry))
     }
+    /// Returns the targets with their numbers.
     pub(crate) fn targets(&self) -> impl Iterator<Item = (Qpn, &TargetEntry)> {
         self.targets.iter().map(|(&qpn, entry)| (qpn, entry))
     }

@@ -18,7 +18,7 @@ use crate::objects::xrc::target::TargetCore;
 pub struct Target {
     core: Arc<TargetCore>,
     domain: Use,
-    /// Whether it was closed.
+    /// Whether the handle was closed.
     closed: Once,
 }
 
@@ -63,7 +63,7 @@ impl Target {
         self.domain().modify(self.core.qpn, attr, mask)
     }
 
-    /// Returns all attributes.
+    /// Returns all attributes of the target.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Target {
     pub fn domain(&self) -> &Xrcd {
         self.domain.xrcd()
     }
-    /// Returns its device.
+    /// Returns the target's device.
     pub fn device(&self) -> &Arc<Device> {
         self.domain().device()
     }
@@ -93,8 +93,8 @@ impl Target {
         self.core.unacked.ack(1);
     }
 
-    /// Closes the handle for good, then waits until the events that the program took are acknowledged. Until then the program
-    /// must keep the data that the handle's context refers to, as events name it.
+    /// Closes the handle permanently, then waits until the events that the program took are acknowledged. The program must
+    /// keep the data that the handle's context refers to until this returns, as events name it.
     pub fn quiesce(&self) {
         self.close();
         self.core.unacked.wait();
@@ -108,7 +108,7 @@ impl Target {
                 qpn: self.core.qpn,
                 hold: Hold::Handle,
             };
-            // If the service is gone, so is the target.
+            // The target ended with the service.
             let _ = device.ask_hub(&request, None, "close an XRC receive queue pair");
             device.xrc().closed(&self.core);
             device.events().withdraw(|e| e.is_about_target(&self.core));

@@ -12,7 +12,7 @@ pub(crate) const TOP: u32 = 1 << 23;
 const INDEX_BITS: u32 = 14;
 /// Bits of the generation.
 const GENERATION_BITS: u32 = 9;
-/// How many numbers can be in use at a time. One less than there are indexes: all ones is the multicast QPN.
+/// The maximum number of numbers in use at a time. One less than the number of indexes: all ones is the multicast QPN.
 pub(crate) const MOST: usize = (1 << INDEX_BITS) - 1;
 
 /// Numbers of one kind.

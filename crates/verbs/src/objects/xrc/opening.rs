@@ -26,7 +26,7 @@ impl Opening {
         Arc::new(Self { control, id, users: AtomicUsize::new(0) })
     }
 
-    /// Returns its number.
+    /// Returns the opening's number.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
@@ -52,7 +52,7 @@ impl Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         let request = XrcRequest::CloseDomain { domain: self.id };
-        // If the service is gone, so is the domain.
+        // The domain ended with the service.
         let _ = ask_hub(self.control.as_ref(), &request, None, "close an XRC domain");
     }
 }

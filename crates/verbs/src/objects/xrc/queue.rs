@@ -29,6 +29,7 @@ pub(crate) struct XrcQueue {
     outstanding: AtomicU32,
 }
 
+/// The writer of the ring of receives.
 #[derive(Debug)]
 struct Poster {
     ring: Producer,

@@ -17,13 +17,13 @@ pub(crate) mod kind {
     pub(crate) const RESULT: u8 = 5;
     /// Process to hub: a region's remote key is no longer valid.
     pub(crate) const INVALIDATE: u8 = 6;
-    /// In a ring of receives: a receive.
+    /// A receive, in a ring of receives.
     pub(crate) const RECEIVE: u8 = 7;
     /// Hub to process: bytes to be placed in memory, and a receive that completes with them.
     pub(crate) const DELIVER: u8 = 8;
 }
 
-/// The maximum number of entries of a scatter list, whatever the device's limit.
+/// The maximum number of entries of a scatter list, even if the device's limit is higher.
 pub(crate) const MAX_SGES: u32 = 32;
 /// Bytes of a scatter entry.
 const SGE: usize = 16;
@@ -115,6 +115,7 @@ pub(crate) struct Place<'a> {
     pub(crate) remote: bool,
     /// Address, key and length of the piece.
     pub(crate) at: Sge,
+    /// The bytes.
     pub(crate) data: &'a [u8],
 }
 
@@ -222,6 +223,7 @@ pub(crate) struct Atomic {
     /// The shared receive queue whose protection domain applies.
     pub(crate) srqn: u32,
     pub(crate) rkey: Rkey,
+    /// The address of the word.
     pub(crate) va: u64,
     pub(crate) op: AtomicOp,
 }

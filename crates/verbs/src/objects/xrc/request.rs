@@ -4,7 +4,7 @@ use rdmux_transport::attr::{Access, AttrMask, QpAttr};
 use rdmux_wire::Qpn;
 use serde::{Deserialize, Serialize};
 
-/// How a process holds a target. A target lives as long as any process holds it.
+/// The way in which a process holds a target. A target lives as long as any process holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hold {
     /// By a handle, created or opened (`ibv_open_qp(3)`). Handles are counted.
@@ -24,9 +24,9 @@ pub struct RegionRow {
     pub iova: u64,
     /// The access rights.
     pub access: Access,
-    /// Whether it is a region without memory (`ibv_alloc_null_mr(3)`).
+    /// Whether this is a region without memory (`ibv_alloc_null_mr(3)`).
     pub null: bool,
-    /// The number of its protection domain in the process.
+    /// The number of the region's protection domain in the process.
     pub pd: u32,
     /// The serial number of its registration in the process.
     pub serial: u64,
@@ -39,7 +39,7 @@ pub enum XrcRequest {
     OpenDomain {
         /// Create the domain if it does not exist.
         create: bool,
-        /// With `create`: the domain must not exist.
+        /// Whether the domain must not exist yet, with `create`.
         exclusive: bool,
     },
     /// Closes an opening of a domain.
@@ -51,69 +51,69 @@ pub enum XrcRequest {
     CreateSrq {
         /// The opening of its domain.
         domain: u32,
-        /// The number of its protection domain.
+        /// The number of the queue's protection domain.
         pd: u32,
         /// Scatter entries of a receive.
         max_sge: u32,
     },
     /// Destroys a shared receive queue.
     DestroySrq {
-        /// Its number.
+        /// The number of the queue.
         srqn: u32,
     },
     /// Adds a region to the mirror, or replaces it.
     AddRegion {
-        /// Its key.
+        /// The key of the region.
         key: u32,
         /// The region.
         region: RegionRow,
     },
     /// Removes a region from the mirror.
     RemoveRegion {
-        /// Its key.
+        /// The key of the region.
         key: u32,
     },
     /// Creates a target in RESET, which the caller holds.
     CreateTarget {
         /// The opening of its domain.
         domain: u32,
-        /// Whether the process holds it by registration or by a handle.
+        /// Whether the process holds the target by registration or by a handle.
         hold: Hold,
     },
     /// Holds an existing target.
     HoldTarget {
         /// An opening of its domain.
         domain: u32,
-        /// Its number.
+        /// The number of the target.
         qpn: Qpn,
-        /// Whether the process holds it by registration or by a handle.
+        /// Whether the process holds the target by registration or by a handle.
         hold: Hold,
     },
     /// Releases a hold on a target.
     LetGo {
         /// An opening of its domain.
         domain: u32,
-        /// Its number.
+        /// The number of the target.
         qpn: Qpn,
-        /// Whether the process held it by registration or by a handle.
+        /// Whether the process held the target by registration or by a handle.
         hold: Hold,
     },
     /// Changes attributes and state of a target.
     ModifyTarget {
         /// An opening of its domain.
         domain: u32,
-        /// Its number.
+        /// The number of the target.
         qpn: Qpn,
         /// The attributes.
         attr: Box<QpAttr>,
-        /// Which of them to change.
+        /// The attributes to change.
         mask: AttrMask,
     },
     /// Queries all attributes of a target.
     QueryTarget {
         /// An opening of its domain.
         domain: u32,
-        /// Its number.
+        /// The number of the target.
         qpn: Qpn,
     },
 }

@@ -8,7 +8,7 @@ use crate::objects::unacked::Unacked;
 #[derive(Debug)]
 pub(crate) struct TargetCore {
     pub(crate) qpn: Qpn,
-    /// The value that it was created with.
+    /// The value that the creator of the handle set.
     pub(crate) context: u64,
     /// The count of unacknowledged events about it.
     pub(crate) unacked: Unacked,

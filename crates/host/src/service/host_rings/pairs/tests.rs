@@ -64,7 +64,7 @@ fn who_was_told_that_there_are_no_rings_is_told_so_ever_after() {
         assert_eq!(a.ask(late, ends(3, 1, slot)), Asked::No);
         assert_eq!(a.offered(ends(3, 1, slot), 1, false), Offered::No);
     }
-    // It is not asked again for a while; other hosts are.
+    // That service gets no requests for a while. Other hosts do.
     assert_eq!(a.ask(late, ends(4, 1, 7)), Asked::No);
     assert_eq!(a.ask(late, ends(4, 2, 7)), Asked::New);
     let later = late.after(5000 * MS);
@@ -175,7 +175,7 @@ struct Wire {
     deaf: [bool; 2],
 }
 
-/// The answer that a process has got to its request.
+/// The answer that a process received to its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
     Nothing,
@@ -205,7 +205,7 @@ struct World {
     wires: Vec<Wire>,
     now: Time,
     next_process: u64,
-    /// Rings that a process lost because the other end is gone.
+    /// The number of rings that a process lost because the other end is gone.
     lost: usize,
 }
 
@@ -296,7 +296,7 @@ impl World {
     fn gone(&mut self, s: usize, id: PairId) {
         let Some((pair, was_up)) = self.services[s].pairs.gone(id) else { return };
         if was_up {
-            // The process is told, and asks anew when it connects again.
+            // The process is notified, and requests anew when it connects again.
             let process = self.services[s].processes.get_mut(&pair.ends.local).unwrap();
             process.heard.remove(&pair.ends.slot);
             self.lost += 1;
@@ -413,7 +413,7 @@ impl World {
             self.release(s, id);
         }
         self.start(s, slot);
-        // What the other processes believe of the one that ended no longer matters.
+        // The state of the other processes for the one that ended no longer matters.
         for process in self.services[1 - s].processes.values_mut() {
             process.heard.remove(&slot);
         }

@@ -29,14 +29,13 @@ use crate::service::core::Core;
 use crate::service::counters::Count;
 use crate::service::poller::{Interest, Token};
 
-/// How long a fabric may take to answer. Clients wait as long, so it is short; a fabric takes some milliseconds.
+/// Time that a fabric may take to answer. Clients wait as long, so it is short. A fabric takes some milliseconds.
 const ANSWER: Duration = Duration::from_secs(1);
 /// The first interval between attempts to find a fabric. It doubles each time.
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// The longest interval between attempts.
 pub(super) const LAST_RETRY: Duration = Duration::from_secs(2);
-/// How long to wait after updates before more are read: each may cost a message to every process, and files of the
-/// view.
+/// Time to wait after updates before more are read: each may cost a message to every process, and files of the view.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Updates that are read before other sources get their turn.
 const MAX_ROW: usize = 32;
@@ -50,11 +49,11 @@ pub(in crate::service) struct Adapter {
     state: State,
     /// The interval after the next failure.
     retry: Duration,
-    /// Watches for a fabric to come up, while there is none.
+    /// Watches for a fabric to come up, while none is up.
     pub(super) lookout: Option<Lookout>,
     /// The fabric's description of the port, from now or from when the fabric was last up.
     known: Option<Known>,
-    /// The reason why there is no port. Reported once.
+    /// The reason why the port is not attached. Reported once.
     refused: Option<String>,
     pub(super) manager: Manager,
     /// The sockets for the port's data.
@@ -67,14 +66,15 @@ pub(in crate::service) struct Adapter {
     settles: Option<Time>,
 }
 
+/// The state of a port's attachment.
 #[derive(Debug)]
 enum State {
-    /// There is no fabric. It is looked for again at that time, or earlier when a client greets if the fabric was down,
-    /// because that costs nothing to find out.
+    /// The fabric is not running. The service looks for it again at that time, or earlier when a client greets if the
+    /// fabric was down, because that check costs nothing.
     Away { until: Time, is_up: bool },
     /// The fabric was greeted, and must answer by that time.
     Asked { attaching: Attaching, until: Time },
-    /// The port is attached. The fabric's messages are read after the pause, if there is one.
+    /// The port is attached. The fabric's messages are read after the pause, if any.
     Held { attachment: Attachment, pause: Option<Time> },
 }
 
@@ -166,19 +166,19 @@ impl Adapter {
         matches!(self.state, State::Asked { .. }) || self.settles.is_some()
     }
 
-    /// Returns the name of its fabric.
+    /// Returns the name of the port's fabric.
     pub(super) fn fabric(&self) -> &FabricName {
         &self.fabric
     }
 
-    /// Returns the port by which the fabric knows it, while it is attached.
+    /// Returns the reference by which the fabric knows the port, while it is attached.
     pub(super) fn held_port(&self) -> Option<PortRef> {
         let known = self.known.as_ref().filter(|_| matches!(self.state, State::Held { .. }))?;
         let port = known.port.managed.as_ref()?.port;
         Some(PortRef { node: NodeRef::Guid(known.node_guid), port })
     }
 
-    /// Returns its status.
+    /// Returns the port's status.
     pub(super) fn status(&self) -> FabricStatus {
         let held = self.known.as_ref().filter(|_| matches!(self.state, State::Held { .. }));
         let attr = held.map(|known| &known.port.attr);
@@ -203,7 +203,7 @@ impl Adapter {
         }
     }
 
-    /// Tells the fabric in which rows a process counts.
+    /// Reports to the fabric the rows in which a process counts.
     pub(super) fn count_in(&mut self, process: u16, rows: BorrowedFd<'_>) -> Result<(), String> {
         match &mut self.state {
             State::Held { attachment, .. } => {
@@ -213,7 +213,7 @@ impl Adapter {
         }
     }
 
-    /// Tells the fabric that a process is gone. If the fabric is gone, its counts are gone, too.
+    /// Notifies the fabric that a process is gone. If the fabric is gone, its counts are gone, too.
     pub(super) fn process_gone(&mut self, process: u16) {
         if let State::Held { attachment, .. } = &mut self.state {
             let _ = attachment.process_gone(process);
@@ -287,7 +287,7 @@ impl Core {
         }
     }
 
-    /// Looks for the fabrics that may have just come up, when a client asks for the devices.
+    /// Looks for fabrics that may have just come up, when a client queries the devices.
     pub(super) fn look_for_fabrics(&mut self) {
         for at in self.adapter.every() {
             if matches!(self.adapter[at].state, State::Away { is_up: false, .. }) {
@@ -490,7 +490,7 @@ impl Core {
         facts::port(Ib::KIND, self.adapter[at].fabric.as_str(), node, facts)
     }
 
-    /// Handles a refusal by the fabric. It is asked again, because that may change.
+    /// Handles a refusal by the fabric. The request is repeated, because that may change.
     fn refuse_adapter(&mut self, at: PortAt, e: &FabricError) {
         let why = e.to_string();
         if self.adapter[at].refused.as_ref() != Some(&why) {
@@ -531,7 +531,7 @@ impl Core {
         self.answer_greetings();
     }
 
-    /// Closes the connections to the fabric, which the poller then forgets, and schedules another attempt.
+    /// Closes the connections to the fabric, which removes them from the poller, and schedules another attempt.
     fn look_later(&mut self, at: PortAt, is_up: bool) {
         let adapter = &mut self.adapter[at];
         if !is_up {
@@ -553,8 +553,8 @@ impl Core {
 }
 
 impl Core {
-    /// Ends memberships and forgets other hosts' addresses after events of the port, as Linux does (`mcast_event_handler`,
-    /// `ipoib_event`).
+    /// Ends memberships and invalidates other hosts' addresses after events of the port, as Linux does
+    /// (`mcast_event_handler`, `ipoib_event`).
     fn react_to(&mut self, at: PortAt, events: &[PortEvent]) {
         use PortEvent as E;
         let ends_groups = |event: &PortEvent| match event {

@@ -59,7 +59,7 @@ impl Adapters {
         (0..=last).map(PortAt)
     }
 
-    /// Returns the port with this number, if there is one.
+    /// Returns the port with this number, if any.
     pub(in crate::service) fn at(&self, number: u8) -> Option<PortAt> {
         self.every().find(|at| at.number() == number)
     }

@@ -44,13 +44,13 @@ const MAX_ROUNDS: usize = 4;
 /// The data sockets of a port, with its route table and groups.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Data {
-    /// The sockets, once a process wants one.
+    /// The sockets, once a process needs one.
     open: Option<Open>,
     /// Whether hosts on other machines can be on the fabric, so that the sockets are bound to the wildcard address.
     everywhere: bool,
     /// The route table of the adapter's fabric.
     table: Option<OwnedFd>,
-    /// The processes that were told of the table, with the number by which the fabric knows their rows.
+    /// The processes that know the route table, with the number by which the fabric knows their rows.
     told: BTreeMap<ClientId, u16>,
     /// The queue pairs that receive a group.
     members: BTreeMap<Gid, Vec<Qpn>>,
@@ -66,6 +66,7 @@ pub(in crate::service) struct Data {
     arrivals: Arrivals,
 }
 
+/// The sockets of a port that carries data.
 #[derive(Debug)]
 struct Open {
     group: UdpGroup,
@@ -244,8 +245,8 @@ impl Data {
 }
 
 impl Adapter {
-    /// Returns rows in which a process counts, and which the fabric knows. None if that failed: then the ports on the path do not count
-    /// what the process sends.
+    /// Returns rows in which a process counts, and which the fabric knows. Returns none if that failed: then the ports on the path do
+    /// not count the process's packets.
     fn new_rows(&mut self, process: u16) -> Option<OwnedFd> {
         let made = Rows::create().map_err(|error| error.to_string());
         let told = made.and_then(|rows| self.count_in(process, rows.as_fd()).map(|()| rows));
@@ -261,7 +262,7 @@ impl Adapter {
 }
 
 impl Core {
-    /// Returns the socket of a client's slot, and tells the client of the route table.
+    /// Returns the socket of a client's slot, and sends the client the route table.
     pub(super) fn ib_socket(
         &mut self,
         client: ClientId,
@@ -280,7 +281,7 @@ impl Core {
         socket.map_err(|e| failure(&e))
     }
 
-    /// Tells a process by which table its packets are routed, and where to count them, unless it knows already.
+    /// Sends a process the table by which its packets are routed, and the rows in which to count them, unless it has them already.
     pub(in crate::service) fn tell_table(&mut self, client: ClientId, at: PortAt) {
         if self.adapter[at].data.told.contains_key(&client) {
             return;
@@ -334,8 +335,9 @@ impl Core {
         }
     }
 
-    /// Returns where packets for this host go. Opens the port's sockets first: at an address that only this machine
-    /// reaches, unless hosts on other machines may send. Without sockets the port has no data, but management works.
+    /// Returns the endpoint for packets to this host. Opens the port's sockets first: at an address that only this
+    /// machine reaches, unless hosts on other machines may send. Without sockets the port has no data, but management
+    /// works.
     pub(in crate::service) fn open_data(&mut self, at: PortAt) -> Option<Endpoint> {
         if self.adapter[at].data.open.is_none()
             && let Err(error) = self.open_sockets(at)

@@ -83,7 +83,7 @@ pub(super) fn unplugged(kind: DeviceKind, node: Guid, number: u8) -> Port {
     described(kind, &facts, &codes)
 }
 
-/// The fields that a fabric gives as codes of the wire.
+/// The fields that a fabric reports as codes of the wire.
 struct Codes {
     state: PortState,
     phys_state: PhysState,
@@ -163,8 +163,8 @@ fn described(kind: DeviceKind, facts: &PortFacts, codes: &Codes) -> Port {
     }
 }
 
-/// Takes a port down after its fabric is gone, as if its cable were unplugged. Everything else stays. Returns whether that
-/// changed the port.
+/// Takes a port down after its fabric is gone, as if its cable were unplugged. Everything else is unchanged. Returns
+/// whether this changed the port.
 pub(super) fn take_down(port: &mut Port) -> bool {
     let down = (PortState::Down, PhysState::Polling);
     let is_new = (port.attr.state, port.attr.phys_state) != down;

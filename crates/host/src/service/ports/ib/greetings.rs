@@ -1,4 +1,5 @@
-//! Greetings of clients that wait until the service knows whether it has an adapter, if that is decided soon.
+//! Greetings of clients that wait until the service has determined whether it has an adapter, if it can do so
+//! soon.
 
 use rdmux_runtime::closing::Foreign;
 

@@ -1,5 +1,5 @@
-//! Multicast groups that ids join on InfiniBand. Subnet administration is asked for each once for the port. A group that is
-//! named by its address has the parameters of the partition's broadcast group (RFC 4391 5, `cma_join_ib_multicast` in Linux); a
+//! Multicast groups that ids join on InfiniBand. The port joins each group at subnet administration once. A group that is named
+//! by its address has the parameters of the partition's broadcast group (RFC 4391 5, `cma_join_ib_multicast` in Linux); a
 //! record is passed on unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use super::sa::{Subject, question};
 use crate::proto::GroupStatus;
 use crate::service::core::Core;
 
-/// How long subnet administration may take for a join; three times as long for a leave.
+/// Time that subnet administration may take for a join. A leave may take three times as long.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A member of a group.
@@ -104,8 +104,8 @@ impl Core {
         });
     }
 
-    /// Handles the loss of the port's groups: its link was down, its LID changed, or the manager asks to register
-    /// again.
+    /// Handles the loss of the port's groups: its link was down, its LID changed, or the manager requests
+    /// reregistration.
     pub(super) fn lose_groups(&mut self, at: PortAt) {
         self.interface_lost(at);
         self.with_memberships(at, Memberships::lose_all);

@@ -3,7 +3,7 @@
 //! ports on one fabric, one sends and answers queries. If there are several fabrics, all are queried, and the first answer
 //! counts.
 //!
-//! There is no network interface, and no IP packet is sent. The interface is up while the port is a member of the broadcast
+//! No network interface exists, and no IP packet is sent. The interface is up while the port is a member of the broadcast
 //! group of its first partition, which subnet administration must know already.
 
 use std::collections::BTreeMap;
@@ -38,15 +38,16 @@ pub(in crate::service) struct Interface {
     neighbours: Neighbours,
     /// The broadcast group, while the port is a member.
     broadcast: Option<McMemberRecord>,
-    /// Whether a join of it is outstanding at subnet administration.
+    /// Whether a join of the group is outstanding at subnet administration.
     is_joining: bool,
-    /// When to try to join again.
+    /// Time at which to try to join again.
     retry: Option<Time>,
     pause: Duration,
     /// Ids that wait for the interface to be up, or for an address.
     pending: BTreeMap<IdHandle, Pending>,
 }
 
+/// An id that waits for a neighbour's address.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     query: RouteQuery,
@@ -98,7 +99,7 @@ impl Interface {
 /// The requests of the neighbours' state machine.
 struct Out<'a> {
     own: LinkAddress,
-    /// The addresses that it answers for, and whether other machines may have the same ones.
+    /// The addresses that the interface answers for, and whether other machines may have the same ones.
     addresses: &'a [(IpAddr, bool)],
     sends: Vec<(Option<Source>, Resolution)>,
     resolved: Vec<(IpAddr, Option<LinkAddress>)>,
@@ -250,7 +251,7 @@ impl Core {
         }
     }
 
-    /// Gives the result to the ids that wait for an address.
+    /// Delivers the result to the ids that wait for an address.
     fn address_found(&mut self, at: PortAt, ip: IpAddr, found: Option<LinkAddress>) {
         let waits = |pending: &Pending| pending.query.dst.ip() == ip;
         let waiting: Vec<(IdHandle, Pending)> = self.adapter[at]
@@ -265,7 +266,7 @@ impl Core {
                 Some(found) => self.peer_found(at, id, &query, src, found.gid),
                 None => {
                     self.adapter[at].interface.pending.remove(&id);
-                    // Another fabric may know it.
+                    // Another fabric may have the address.
                     if !self.adapter.iter().any(|other| other.interface.is_looking_for(id)) {
                         self.resolved(id, Err(libc::EHOSTUNREACH));
                     }
@@ -288,7 +289,7 @@ impl Core {
         self.resolved(id, Ok(answer));
     }
 
-    /// Joins the broadcast group, if the port is active and not a member. Otherwise it is left when the port goes down.
+    /// Joins the broadcast group, if the port is active and not a member. A port that goes down leaves it.
     pub(in crate::service) fn follow_interface(&mut self, at: PortAt) {
         let now = self.now();
         let interface = &mut self.adapter[at].interface;

@@ -63,7 +63,7 @@ impl Lookout {
         let mut buf = [MaybeUninit::uninit(); 1024];
         let mut events = inotify::Reader::new(&self.inotify, &mut buf);
         let mut appeared = false;
-        // Further events wake us again.
+        // Further events wake the service again.
         for _ in 0..MAX_EVENTS {
             let Ok(event) = events.next() else { break };
             let name = event.file_name().map(|name| name.to_bytes());
@@ -80,7 +80,8 @@ impl AsFd for Lookout {
 }
 
 impl Core {
-    /// Starts to watch for a fabric to come up. It must be looked for after this, so that it is not missed.
+    /// Starts to watch for a fabric to come up. The caller must look for the fabric after this, so that it is not
+    /// missed.
     pub(super) fn watch_for_fabric(&mut self, at: PortAt) {
         if self.adapter[at].lookout.is_none() {
             let user = self.options.dir.user_dir();

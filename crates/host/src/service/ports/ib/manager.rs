@@ -38,7 +38,7 @@ pub(super) struct Manager {
 enum Bit {
     #[default]
     Clear,
-    /// Until the fabric confirms it, which it does when nothing else has set it.
+    /// Requested, until the fabric confirms it, which it does when nothing else has set it.
     Asked(SettingIsSm),
     Set(IsSm),
 }
@@ -92,12 +92,12 @@ impl Core {
         Some(dir.view(choice).join(tree::issm(at.number())))
     }
 
-    /// Handles opens of FIFOs, which may be our own.
+    /// Handles opens of FIFOs, which may be the service's own.
     pub(in crate::service) fn issm_opened(&mut self) {
         let Some(watch) = &self.adapter.issm else { return };
         let mut buf = [std::mem::MaybeUninit::uninit(); 1024];
         let mut events = inotify::Reader::new(watch, &mut buf);
-        // Further events wake us again, so that a process that keeps opening a FIFO gets only its share of our time.
+        // Further events wake the service again, so that a process that keeps opening a FIFO gets only its share of the time.
         for _ in 0..MAX_EVENTS {
             if events.next().is_err() {
                 break;
@@ -141,7 +141,7 @@ impl Core {
         self.set_is_sm(at);
     }
 
-    /// Tells the fabric whether a manager holds the port.
+    /// Reports to the fabric whether a manager holds the port.
     pub(super) fn set_is_sm(&mut self, at: PortAt) {
         let wanted = self.adapter[at].manager.is_there();
         match &self.adapter[at].manager.bit {
@@ -198,7 +198,7 @@ impl Core {
         self.adapter[at].manager.bit = Bit::Set(is_sm);
     }
 
-    /// Clears the bit, because there is no manager, or the port is no longer attached.
+    /// Clears the bit, because no manager runs, or the port is no longer attached.
     pub(super) fn clear_is_sm(&mut self, at: PortAt) {
         match std::mem::take(&mut self.adapter[at].manager.bit) {
             Bit::Clear => {}

@@ -2,7 +2,7 @@
 //! management interface of the fabric like those of programs (`ib_sa` does this in the kernel).
 //!
 //! The interface is opened, without waiting, once the port is attached, and again later if that failed or the interface is lost. The
-//! fabric's user MAD device repeats a query and reports timeouts. A query for which the fabric reports neither is given up here.
+//! fabric's user MAD device repeats a query and reports timeouts. A query is given up here if the fabric reports neither.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -26,14 +26,14 @@ use crate::service::core::Core;
 use crate::service::counters::Count;
 use crate::service::poller::{Interest, Token};
 
-/// How often a query is sent, which divides its time into as many parts; as in Linux.
+/// The number of times that a query is sent, which divides its time into as many parts, as in Linux.
 const TRIES: u32 = 10;
 /// The shortest and the longest time for one try.
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(10);
-/// How long after its deadline a query is given up if the fabric says nothing.
+/// Time after its deadline at which a query is given up if the fabric reports nothing.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long to wait before a query is repeated after a manager was busy.
+/// Time to wait before a query is repeated after a manager was busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of outstanding queries.
 const MAX_OPEN: usize = 65_536;
@@ -60,11 +60,12 @@ pub(in crate::service) struct SaClient {
     /// The outstanding queries, by the lower half of their transaction IDs.
     open: BTreeMap<u32, Open>,
     last_tid: u32,
-    /// When the interface is opened again, and how many attempts have failed in a row.
+    /// Time at which the interface is opened again, and the number of attempts that have failed in a row.
     retry: Option<Time>,
     failures: u32,
 }
 
+/// The state of the management interface.
 #[derive(Debug, Default)]
 enum State {
     #[default]
@@ -83,7 +84,7 @@ struct Open {
     /// The time for one try.
     slot: Duration,
     until: Time,
-    /// When the query is sent again, after a manager was busy.
+    /// Time at which the query is sent again, after a manager was busy.
     again: Option<Time>,
     sent: bool,
 }
@@ -113,10 +114,10 @@ impl SaClient {
         self.open.remove(&number_of(tid))
     }
 
-    /// Sends the queries that were not sent, if there is a manager.
+    /// Sends the queries that were not sent, if a manager runs.
     fn send(&mut self, now: Time, sm: Option<(Lid, u8)>) -> Result<(), FabricError> {
         let (State::Ready { file, agent }, Some(sm)) = (&self.state, sm) else {
-            // Whether there is a manager is checked again only after a pause.
+            // The presence of a manager is checked again only after a pause.
             let due = self.open.values_mut().filter(|open| open.again.is_some_and(|at| at <= now));
             due.for_each(|open| open.again = Some(now.after(BUSY_PAUSE)));
             return Ok(());
@@ -339,8 +340,8 @@ impl Core {
         }
     }
 
-    /// Gives up queries that the fabric does not report on, repeats those that found a manager busy, and retries to open
-    /// interfaces.
+    /// Gives up queries on which the fabric does not report, repeats those that found a manager busy, and retries to
+    /// open interfaces.
     pub(super) fn poll_sa(&mut self, at: PortAt) {
         let now = self.now();
         if self.adapter[at].sa.retry.take_if(|due| *due <= now).is_some() {

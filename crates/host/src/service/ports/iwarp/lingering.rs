@@ -1,8 +1,8 @@
-//! Closing connections that wait until the peer has read our last message.
+//! Closing connections that wait until the peer has read the last message.
 //!
 //! A socket that is closed with unread bytes resets the connection, and the reset may discard bytes that the peer has
-//! not read yet, such as a refusal or the reason why there is no connection. So we shut down our direction, and read
-//! and discard input until the peer has shut down its own, within limits of time and bytes.
+//! not read yet, such as a refusal or the reason why no connection was made. So the service shuts down its direction,
+//! and reads and discard input until the peer has shut down its own, within limits of time and bytes.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,9 +15,9 @@ use rustix::net::{RecvFlags, Shutdown};
 use crate::service::core::Core;
 use crate::service::poller::{Interest, Token};
 
-/// How long a peer may take.
+/// Time that a peer may take.
 const TIME: Duration = Duration::from_secs(2);
-/// How many bytes it may still send.
+/// The number of bytes that the peer may still send.
 const BYTES: usize = 64 * 1024;
 /// Maximum number of connections that may linger at a time. For another, the oldest is closed.
 const MOST: usize = 256;
@@ -26,6 +26,7 @@ const MOST: usize = 256;
 #[derive(Debug, Default)]
 pub(in crate::service) struct Lingering(BTreeMap<StreamId, LingeringStream>);
 
+/// A connection that waits for its peer to end it.
 #[derive(Debug)]
 struct LingeringStream {
     socket: OwnedFd,

@@ -31,7 +31,7 @@ pub(in crate::service) struct AllListening {
     /// All listeners. Their sockets follow the host's addresses.
     listeners: BTreeMap<IdHandle, StreamListener>,
     last: u64,
-    /// A descriptor that is closed when there is none left to accept with.
+    /// A spare descriptor, closed when none is left to accept with.
     reserve: Option<File>,
 }
 
@@ -77,8 +77,8 @@ fn open_reserve() -> Option<File> {
 }
 
 impl Core {
-    /// Binds an id to an address. If it asks for any port and may listen for iWARP, the port is one that is free in
-    /// TCP, too.
+    /// Binds an id to an address. If the id requests any port and may listen for iWARP, the port is one that is
+    /// free in TCP, too.
     ///
     /// # Errors
     /// Those of [`rdmux_cm::Manager::bind`].

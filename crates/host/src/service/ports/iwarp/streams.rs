@@ -1,8 +1,8 @@
 //! TCP connections of iWARP, until a queue pair gets them.
 //!
 //! The connection manager handles MPA startup (`rdmux_cm::iw`); this module has the sockets. It reads from a stream
-//! exactly the bytes that the connection manager asks for, because what follows belongs to the process that gets the
-//! socket. Listening is in `listening`.
+//! exactly the bytes that the connection manager requests, because the following bytes belong to the process that
+//! gets the socket. Listening is in `listening`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,9 +34,9 @@ use crate::service::poller::{Interest, Ready, Token};
 pub(in crate::service) struct Streams {
     pub(in crate::service) listening: AllListening,
     streams: BTreeMap<StreamId, Stream>,
-    /// Streams for which the connection manager may want other input than before.
+    /// Streams for which the connection manager may request other input than before.
     touched: Vec<StreamId>,
-    /// Closing connections whose peers may not have read our last message.
+    /// Closing connections whose peers may not have read the last message.
     pub(in crate::service) lingering: Lingering,
 }
 
@@ -156,14 +156,15 @@ impl Core {
             Err(e) => e.raw_os_error(),
         };
         if self.manager.is_stream_up(stream) {
-            // It is about to be handed over. The queue pair reads what has arrived, and then this end.
+            // The stream is about to be handed over. The queue pair reads the data that has arrived, and then this
+            // end.
             let _ = rustix::net::shutdown(&found.socket, Shutdown::Both);
             return;
         }
         self.end_stream(stream, errno);
     }
 
-    /// Tells the connection manager that a stream has ended.
+    /// Notifies the connection manager that a stream has ended.
     fn end_stream(&mut self, stream: StreamId, errno: i32) {
         if self.forget_stream(stream).is_some() {
             self.stream_ended(stream, errno);
@@ -175,6 +176,7 @@ impl Core {
         self.manager.handle_stream_ended(now, stream, errno, &mut self.outbox);
     }
 
+    /// Removes a stream, and returns its socket.
     pub(in crate::service) fn forget_stream(&mut self, stream: StreamId) -> Option<OwnedFd> {
         let found = self.streams.streams.remove(&stream)?;
         self.poller.remove(&found.socket);
@@ -306,7 +308,7 @@ impl Core {
         self.end_stream(stream, end);
     }
 
-    /// Polls a connection for what the connection manager wants of it.
+    /// Polls a connection for the events that the connection manager needs.
     fn watch_stream(&mut self, stream: StreamId) {
         let wants = self.manager.stream_wants(stream);
         let Some(found) = self.streams.streams.get_mut(&stream) else { return };

@@ -100,7 +100,7 @@ pub(crate) fn carry_out(
     true
 }
 
-/// Returns the local memory of a copy. Returns none if access is not permitted: the packets then find out why.
+/// Returns the local memory of a copy. Returns none if access is not permitted: the packets then determine the reason.
 fn near_end(objects: &Objects, regions: &Regions, copy: &Direct<'_>) -> Option<Near> {
     let mut near = Near::new();
     match copy.near {

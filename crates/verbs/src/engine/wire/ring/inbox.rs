@@ -18,7 +18,7 @@ use crate::engine::recent::RecentQps;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::xrc::record as xrc;
 
-/// How many records of a ring a round takes before it polls the next ring.
+/// Number of records that a round takes from a ring before it polls the next ring.
 const TURNS: usize = 64;
 
 /// The receiving side of all rings.
@@ -53,7 +53,7 @@ impl Inbox {
         self.ends.retain(|end| end.peer != peer);
     }
 
-    /// Returns whether no record waits in any ring. Takes a few loads; no lock, no system call.
+    /// Returns whether all rings are empty. Takes a few loads, and no lock or system call.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.iter().all(|end| end.rx.is_empty())
@@ -86,8 +86,8 @@ impl Inbox {
         received
     }
 
-    /// Receives from all rings until that of a process that is gone is empty. The process may still exist and continue: at most the
-    /// number of records that a ring holds is taken.
+    /// Receives from all rings until that of a process that is gone is empty. The process may still exist and continue, so at most
+    /// as many records are taken as a ring holds.
     pub(in crate::engine::wire) fn receive_rest(
         &mut self,
         device: &Arc<Device>,

@@ -1,5 +1,5 @@
-//! Communication by rings with processes of this host and of the user's other hosts: records, of which packets are one kind, and shortcuts
-//! that need no packets.
+//! Communication by rings with processes of this host and of the user's other hosts: records, which include packets, and shortcuts that
+//! need no packets.
 //!
 //! - `inbox`: receiving from rings
 //! - `short`: short SENDs, directly from the send queue into a record
@@ -102,7 +102,7 @@ struct Tx {
 }
 
 impl Tx {
-    /// How many packets the counters may lag behind.
+    /// The maximum number of packets by which the counters may lag behind.
     const BEHIND: u64 = 64;
 
     #[inline]
@@ -178,7 +178,7 @@ impl Neighbour {
         self.tx.lock().tell(device);
     }
 
-    /// No longer lets the process at the other end wake this one.
+    /// Prevents the process at the other end from waking this one.
     fn ignore(&self, device: &Device) {
         if let Some(bell) = self.wire.bell() {
             device.engine().waiter.ignore(bell);
@@ -225,10 +225,15 @@ impl Neighbour {
 
 /// A short packet, in the form of its record.
 pub(super) struct Short {
+    /// The packet's headers and payload.
     pub(super) bytes: [u8; SHORT],
+    /// The number of bytes in use.
     pub(super) len: usize,
+    /// The number of pad bytes after the payload.
     pub(super) pad: u8,
+    /// The PSN of the acknowledgement that is piggybacked.
     pub(super) ack: Option<Psn>,
+    /// The path between the two processes.
     pub(super) path: RingPath,
 }
 
@@ -309,11 +314,11 @@ pub(crate) struct Neighbours {
     departures: parking_lot::Mutex<Departures>,
 }
 
-/// The count of processes that have gone. A reply of the service about rings to one of them may be older.
+/// Counts the processes that have gone. A reply of the service about rings to one of them may be older.
 #[derive(Debug, Default)]
 struct Departures {
     count: u64,
-    /// By number: the count when the last process with it had gone.
+    /// The count at which the last process with a number had gone, by number.
     last: HashMap<u16, u64>,
 }
 
@@ -336,7 +341,7 @@ impl Neighbours {
         device: &Arc<Device>,
         slot: u16,
     ) -> Result<Option<Arc<Neighbour>>, VerbsError> {
-        // Perhaps the slot's last owner is gone, or its present one asked for a ring first.
+        // Perhaps the slot's last owner is gone, or its present owner requested a ring first.
         device.engine().control_events(device);
         let own = device.qps().read().owns(slot);
         let slot = if own { device.control().info().slot.slot } else { slot };
@@ -378,7 +383,7 @@ impl Neighbours {
             let before = self.departures.lock().count;
             let Some((number, end)) = device.control().connect_ring(peer)? else { return Ok(None) };
             // Another thread may meanwhile have processed the event that the process is gone, which is sent only once. From here on no
-            // thread processes events: a ring that is opened now will be removed by a later event.
+            // thread processes events, so a ring that is opened now is removed only by a later event.
             let told = device.engine().told.lock();
             if !self.departures.lock().has_gone_since(before, number) {
                 let ring = self.open_to_process(device, number, end)?;
@@ -461,7 +466,7 @@ impl Neighbours {
             Err(error) => return Err(VerbsError::os("map the rings to a process")(error)),
         };
         let mut ends = self.rings.write();
-        // Both may have asked; the second answer names the same rings.
+        // Both processes may have requested rings. The second reply names the same rings.
         if let Some((_, first)) = ends.iter().find(|(s, _)| *s == slot) {
             return Ok(Some(first.clone()));
         }

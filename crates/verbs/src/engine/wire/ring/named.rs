@@ -32,7 +32,7 @@ impl Names {
         Self(bytes)
     }
 
-    /// Adds a range. Returns false if there are too many.
+    /// Adds a range. Returns false if they are too many.
     pub(crate) fn add(&mut self, key: u32, range: Range) -> bool {
         if self.0.remaining_capacity() < RANGE {
             return false;

@@ -27,7 +27,7 @@ type Gathered = ArrayVec<Piece, MAX_PIECES>;
 enum Trouble {
     /// There is no room for more pieces.
     Full,
-    /// It is another process's memory, and must be copied.
+    /// The memory belongs to another process, and must be copied.
     Foreign,
     /// Access is not permitted.
     Fault(AccessFault),
@@ -139,8 +139,8 @@ impl QpEnv<'_> {
         sent
     }
 
-    /// Receives incoming bytes directly to their destination, if there are at least `min` of them and all may be written. Bytes
-    /// that follow them go to `rest`. Also returns how many bytes belong to the destination.
+    /// Receives incoming bytes directly to their destination, if they are at least `min` and all may be written. Bytes that
+    /// follow them go to `rest`. Also returns how many bytes belong to the destination.
     pub(crate) fn receive_direct(
         &mut self,
         tcp: &TcpStream,
@@ -218,7 +218,7 @@ impl StreamEnv for QpEnv<'_> {
         }
         match self.write(&pieces, skip) {
             Ok(taken) => Ok(taken),
-            // Some page is not mapped. The copy finds out in which segment; segments before it are sent.
+            // Some page is not mapped. The copy determines the segment, and segments before it are sent.
             Err(e) if e.raw_os_error() == Some(libc::EFAULT) => match segments.first() {
                 Some(first) => self.write_copy(first, skip),
                 None => Ok(0),

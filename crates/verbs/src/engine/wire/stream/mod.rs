@@ -5,8 +5,7 @@
 //! copies from there. An incomplete frame is kept with the queue pair.
 //!
 //! A stream whose next message waits for a receive is paused: no round reads it, and it wakes no thread, until a receive is posted,
-//! to the queue pair or to its shared queue, or the time limit expires. So is one whose end was read, if there is data to send on
-//! it.
+//! to the queue pair or to its shared queue, or the time limit expires. So is one whose end was read, if data must be sent on it.
 
 mod env;
 
@@ -36,7 +35,7 @@ const BUFFER: usize = 256 * 1024;
 const DIRECT: usize = 8 * 1024;
 /// Bytes to receive behind a payload that is received directly: the CRC of its frame, and the next header, the longer of the two.
 const BEHIND: usize = 24;
-/// How often a round receives from one stream before others get their turn.
+/// Number of times that a round receives from one stream before others get their turn.
 const TURNS: usize = 16;
 /// Up to this many streams are polled one by one. With more, only those that the kernel reports as ready.
 const FEW: usize = 4;
@@ -54,9 +53,9 @@ pub(crate) struct StreamPath {
     /// Whether the local half was shut down, and whether the peer's end has been read.
     shut: bool,
     read_out: bool,
-    /// Whether it is paused.
+    /// Whether reading is paused.
     paused: bool,
-    /// Whether it is on the list of streams that must be read again.
+    /// Whether the stream is on the list of those that must be read again.
     resuming: bool,
 }
 
@@ -218,12 +217,12 @@ impl Engine {
             bound.transmit();
         });
         if !found {
-            // The stream has ended, or was never accepted. The service may be told twice.
+            // The stream has ended, or was never accepted. The service may be notified twice.
             device.control().stream_ended(qpn, number);
         }
     }
 
-    /// Queues a stream for closing. A round closes it, and tells the service.
+    /// Queues a stream for closing. A round closes it, and notifies the service.
     pub(crate) fn end_stream(&self, ended: Ended) {
         self.wires.ended.lock().push(ended);
         self.queued.store(true, std::sync::atomic::Ordering::Release);
@@ -264,7 +263,7 @@ impl Engine {
         self.wake_sleeper();
     }
 
-    /// As [`resume_stream`](Self::resume_stream), for the queue pair whose turn it is at a shared receive queue.
+    /// Resumes a stream like [`resume_stream`](Self::resume_stream), for the queue pair whose turn it is at a shared receive queue.
     fn resume_next(&self, next: Option<Qpn>, srq: &Arc<SrqCore>) {
         if let Some(qpn) = next {
             self.resume_stream(qpn, Arc::downgrade(srq));
@@ -370,8 +369,8 @@ impl Bound<'_> {
         attached.is_ok()
     }
 
-    /// Receives until there is no more data, other queue pairs or threads must get their turn, or a message waits for a receive.
-    /// Returns how many receive calls returned data, and whether the stream must be paused now.
+    /// Receives until no more data is available, other queue pairs or threads must get their turn, or a message waits for a
+    /// receive. Returns how many receive calls returned data, and whether the stream must be paused now.
     fn receive_stream(&mut self, tcp: &Arc<TcpStream>, buffer: &mut [u8]) -> (usize, bool) {
         let (mut received, mut paused) = (0, false);
         for _ in 0..TURNS {
@@ -451,7 +450,7 @@ impl Bound<'_> {
         self.driven().path.stream().is_some_and(|path| path.paused)
     }
 
-    /// Queues a paused stream for reading if there is no reason left to wait.
+    /// Queues a paused stream for reading if no reason is left to wait.
     fn resume_stream(&mut self) {
         if self.driven().path.stream().is_none_or(|path| !path.paused || path.resuming)
             || self.machine().waits_for_receive()
@@ -464,7 +463,7 @@ impl Bound<'_> {
         self.device().engine().resume_stream(self.qpn(), Weak::new());
     }
 
-    /// Receives once. Takes the bytes that were kept back, and returns those that are kept back now.
+    /// Receives once. Takes the bytes that were kept back before, and returns those kept back now.
     fn receive_once(
         &mut self,
         tcp: &Arc<TcpStream>,
@@ -566,7 +565,7 @@ impl Bound<'_> {
     }
 }
 
-/// Whether to receive again.
+/// Tells the caller whether to receive again.
 enum More {
     /// Nothing arrived.
     Nothing,

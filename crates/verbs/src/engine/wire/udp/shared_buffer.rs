@@ -15,7 +15,7 @@ use rdmux_wire::Qpn;
 use super::zerocopy::ZeroCopySends;
 use crate::objects::control::slot_of;
 
-/// By address and slot, which identify a socket of the peer.
+/// Shared buffers by address and slot, which identify a socket of the peer.
 #[derive(Debug, Default)]
 pub(crate) struct SharedBuffers(Mutex<HashMap<(SocketAddr, u16), Weak<SharedBuffer>>>);
 
@@ -40,12 +40,12 @@ impl SharedBuffers {
 struct SharedBuffer {
     /// The bytes of payload that they may have in flight.
     bytes: u32,
-    /// How many of them have packets in flight.
+    /// The number of these queue pairs that have packets in flight.
     active: AtomicU32,
 }
 
 impl SharedBuffer {
-    /// Creates it for a socket with a buffer of this many bytes, of which the kernel uses a part for more than payload.
+    /// Creates the shared buffer for a socket buffer of this many bytes. The kernel uses a part of them for more than payload.
     fn new(buffer: u32) -> Self {
         Self { bytes: buffer / 8 * 5, active: AtomicU32::new(0) }
     }
@@ -56,7 +56,7 @@ impl SharedBuffer {
 pub(crate) struct Share {
     shared_buffer: Arc<SharedBuffer>,
     active: bool,
-    /// Its zero-copy sends in flight.
+    /// The queue pair's zero-copy sends in flight.
     zerocopy: ZeroCopySends,
 }
 

@@ -8,7 +8,7 @@ use rdmux_wire::{Bth, Psn};
 
 /// The maximum number of zero-copy messages of a process at a time; less than that is in flight to a socket.
 const MAX_SENDS: usize = 64;
-/// The number of bytes from which on zero-copy, which takes two more system calls, costs less than the copy.
+/// The number of bytes from which on zero-copy is cheaper than the copy, although it takes two more system calls.
 const LEAST: usize = 24 << 10;
 
 /// The pool of buffers for zero-copy sends: none if the kernel does not support them.
@@ -66,7 +66,7 @@ impl ZeroCopySends {
         new
     }
 
-    /// Allocates a zero-copy buffer for the packets gathered for a socket, if their number of bytes is worth it.
+    /// Allocates a zero-copy buffer for the packets gathered for a socket, if they have enough bytes.
     pub(crate) fn take(
         &self,
         zerocopy_pool: &SharedPool,
