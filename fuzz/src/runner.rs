@@ -134,7 +134,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_broken_promise_is_found_and_kept() {
+    fn failing_fuzz_input_is_found_and_saved() {
         let target = Target {
             name: "broken",
             about: "fails when the first byte is 7",

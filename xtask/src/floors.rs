@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_upwards_is_told_with_file_line_and_both_floors() {
+    fn upward_import_is_reported_with_file_line_and_both_floors() {
         let found = wrong(&[("low.rs", "use std::sync::Arc;\n\nuse crate::high::Handle;\n")]);
         let line = "low.rs:3: imports crate::high::Handle, which is on floor 2 (above), from floor 1 (below)";
         assert_eq!(found, [line]);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn circle_of_modules_on_one_floor_is_told_once_with_its_way() {
+    fn module_circle_on_one_floor_is_reported_once_with_its_path() {
         let files = [("high.rs", "use crate::folder::N;"), ("folder/high.rs", "use crate::high;")];
         let line = "folder/high.rs:1: folder imports high, which imports folder (high.rs:1), in a circle on floor 2 \
                     (above)";

@@ -96,7 +96,7 @@ mod tests {
     use super::{Ended, Rows};
 
     #[test]
-    fn what_is_missing_is_noticed() {
+    fn rows_without_a_result_count_as_failed() {
         let mut rows = Rows::default();
         rows.expect("part 3 | a | MTU 1024\npart 3 | b | MTU 1024\npart 3 | c | MTU 1024");
         rows.take("pass | part 3 | a | MTU 1024");

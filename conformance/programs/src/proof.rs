@@ -166,7 +166,7 @@ Correlation coefficient r^2: 0.69636 < 0.9
 ";
 
     #[test]
-    fn a_clock_that_was_not_calibrated_is_told_from_other_failures() {
+    fn uncalibrated_clock_of_perftest_is_recognized() {
         assert!(perftest(UNCALIBRATED, 1, Some(1000)).is_err());
         assert!(Uncalibrated::is_said_in(UNCALIBRATED));
         assert!(!Uncalibrated::is_said_in(LATENCY));
@@ -174,7 +174,7 @@ Correlation coefficient r^2: 0.69636 < 0.9
     }
 
     #[test]
-    fn figures_of_qperf() {
+    fn qperf_figures_are_parsed_and_zero_is_an_error() {
         figure("rc_bw:\n    bw  =  5.25 GB/sec\n", "bw").unwrap();
         figure("ver:\n    msg_rate  =  1,234 /sec\n", "msg_rate").unwrap();
         assert!(figure("rc_bw:\n    bw  =  0 GB/sec\n", "bw").is_err());

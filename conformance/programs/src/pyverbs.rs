@@ -246,7 +246,7 @@ mod tests {
     use crate::row::Device;
 
     #[test]
-    fn the_table_promises_enough() {
+    fn expected_pyverbs_passes_are_enough_and_unique() {
         for device in [Device::Roce, Device::Ib] {
             let table = table(device);
             let passes = table.iter().filter(|e| matches!(e, Expected::Pass(_))).count();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_on_infiniband_is_in_the_table() {
+    fn infiniband_expectations_replace_tests_of_the_table() {
         let table = table(Device::Roce);
         for other in lines(OF_INFINIBAND) {
             assert!(table.iter().any(|e| e.test() == other.test()), "{other:?}");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_told_from_noise() {
+    fn pyverbs_results_are_parsed_among_other_output() {
         let said =
             "noise\n{\"test\": \"a.b\", \"outcome\": \"skip\", \"why\": \"no such thing\"}\n{}\n";
         let results = read(said);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_be_skipped_may_pass() {
+    fn pyverbs_test_that_may_skip_may_also_pass() {
         let results = read("{\"test\": \"a.b\", \"outcome\": \"pass\", \"why\": \"\"}\n");
         assert!(Expected::May("a.b", "other").compare(&results, Device::Roce).is_ok());
         assert!(Expected::Skip("a.b", "").compare(&results, Device::Roce).is_err());

@@ -265,7 +265,7 @@ mod tests {
     use super::{MORE, PROGRAMS, index_in_devinfo};
 
     #[test]
-    fn clients_are_told_where_the_server_is() {
+    fn client_command_lines_contain_the_server_address() {
         for program in PROGRAMS.iter().chain(MORE) {
             let told = ["{to}", "{tcp}", "{group}"].iter().any(|at| program.client.contains(at));
             assert!(told, "{}", program.name);

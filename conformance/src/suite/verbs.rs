@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_must_end_as_it_does_after_what_it_said() {
+    fn client_exit_status_must_match_its_printed_results() {
         const FAILURE: i32 = 1 << 8;
         const SIGSEGV: i32 = 11;
         let good = "$ verbs-peer\nok rc/send\nok rc/read\n";

@@ -191,7 +191,7 @@ mod tests {
     use rdmux_testing::temp_dir;
 
     #[test]
-    fn names_of_a_host_and_of_the_system() {
+    fn acm_file_paths_of_a_host_and_of_the_system() {
         let host =
             Places::of_host("/run/user/1/rdmux/hosts/a".as_ref(), "/home/u/.config".as_ref(), "a");
         assert_eq!(host.socket(), Path::new("/run/user/1/rdmux/hosts/a/acm/ibacm-unix.sock"));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn old_names_of_configuration_are_found_unless_new_ones_are_there() {
+    fn old_acm_opts_file_is_used_only_without_ibacm_opts() {
         let dir = temp_dir();
         let places = Places::new("/nowhere", dir.path());
         assert_eq!(places.options(), dir.path().join("ibacm_opts.cfg"));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn port_file_leads_to_tcp_if_it_has_a_number() {
+    fn port_file_with_a_valid_number_selects_tcp() {
         let dir = temp_dir();
         let places = Places::new(dir.path(), "/nowhere");
         assert_eq!(places.address(), Address::Unix(places.socket_link()));

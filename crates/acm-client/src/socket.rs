@@ -190,7 +190,7 @@ mod tests {
     use super::is_trusted;
 
     #[test]
-    fn strangers_that_listen_are_not_trusted() {
+    fn only_listeners_of_own_user_root_or_file_owner_are_trusted() {
         for (listener, owner) in [(0, Some(7)), (5, Some(0)), (7, Some(7)), (5, None)] {
             assert!(is_trusted(listener, 5, owner), "{listener} {owner:?}");
         }

@@ -145,7 +145,7 @@ fn every_kind_of_question_has_its_answer() {
 }
 
 #[test]
-fn service_that_is_not_there_is_said_to_be() {
+fn missing_service_is_no_service_error_with_advice() {
     let (_dir, places) = places();
     let targets = [Target::Programs(places.clone()), Target::Tools(places.clone())];
     let error = Client::new(targets).resolve(None, node(1), LONG).unwrap_err();
@@ -207,7 +207,7 @@ fn error_time(error: &Error) -> Duration {
 }
 
 #[test]
-fn service_that_accepts_nobody_costs_a_bounded_time() {
+fn service_with_full_backlog_times_out() {
     let (_dir, places) = places();
     let listener = UnixListener::bind(places.socket_link()).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
@@ -251,7 +251,7 @@ fn service_that_goes_on_sending_costs_a_bounded_time() {
 }
 
 #[test]
-fn garbage_is_an_error_and_strangers_answers_are_ignored() {
+fn malformed_answer_is_protocol_error_and_unknown_tid_is_ignored() {
     let (_dir, places) = places();
     serve(&places, |n, mut stream| {
         let request = request(&mut stream).unwrap();
@@ -387,7 +387,7 @@ fn killed() -> (TempDir, Places, OwnedFd) {
 }
 
 #[test]
-fn port_where_nobody_listens_is_no_service_and_the_next_place_is_tried() {
+fn refused_tcp_port_is_no_service_and_next_target_is_tried() {
     let ((_dir, first, _port), (_dir2, second, _port2)) = (killed(), killed());
     let targets = [Target::Programs(first), Target::Programs(second)];
     let error = Client::new(targets.clone()).resolve(None, node(1), LONG).unwrap_err();
@@ -490,7 +490,7 @@ fn shared_cache_is_given_to_the_users_who_may_use_the_service_only() {
 }
 
 #[test]
-fn what_is_offered_instead_of_a_cache_is_not_used() {
+fn socket_or_file_in_place_of_the_shared_cache_is_not_used() {
     let (_dir, places) = places();
     // Not a table, but a stream or a file.
     let (table, _offer) = offered(&places);

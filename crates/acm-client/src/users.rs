@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_and_root_may_always_and_others_if_they_are_named() {
+    fn owner_and_root_always_have_access_and_others_only_if_listed() {
         let own = rustix::process::geteuid().as_raw();
         let other = own + 1;
         for users in [Users::NONE, Users::Of([other + 1].into()), Users::All] {

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_line_is_told_with_its_reason() {
+    fn each_invalid_address_line_is_reported_with_its_reason() {
         refused("node31 ibv0 1", "a line has four words: address, device, port, P_Key");
         refused("a ibv0 0 default", "a port is a number from 1 to 255, not \"0\"");
         refused("a ibv0 256 default", "a port is a number from 1 to 255, not \"256\"");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_used_that_ibacm_would_read_in_another_way() {
+    fn address_lines_read_differently_by_ibacm_are_warnings() {
         let long = "x".repeat(63);
         let (found, report) = read(&format!("a ibv0 1 1 more\n{long} ibv0 1 1\na ibv0 1 0x0001\n"));
         assert_eq!((found.all.len(), report.errors(), report.warnings()), (2, 0, 3), "{report}");
@@ -297,7 +297,7 @@ fd00::1   ibv0 2 default
     }
 
     #[test]
-    fn what_a_line_cannot_say_is_not_written() {
+    fn address_lines_that_cannot_be_represented_are_not_written() {
         let good = named("a", "ibv0", 1, PkeyChoice::First);
         let bad = |address| Assignment { address, ..good.clone() };
         let name = |name: &str| Address::name(name).unwrap();

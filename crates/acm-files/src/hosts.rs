@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_addresses_have_gids() {
+    fn hosts_file_maps_names_and_addresses_to_gids() {
         let text = "# hosts\nnode1 fe80::1\n10.0.0.1 fe80::1\nfd00::1 fe80::2\n";
         let (hosts, report) = parse("hosts", text.as_bytes());
         assert!(report.is_clean(), "{report}");

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_can_write_is_not_read() {
+    fn world_writable_file_or_folder_is_refused() {
         let dir = temp_dir();
         let path = dir.path().join("opts");
         fs::write(&path, "").unwrap();

@@ -154,14 +154,14 @@ fn has_no_errors(report: &Report) -> bool {
 
 proptest! {
     #[test]
-    fn options_both_ways(options in all_options()) {
+    fn written_options_parse_to_the_same_options(options in all_options()) {
         let (read, report) = options::parse("opts", options::write(&options).as_bytes());
         prop_assert!(has_no_errors(&report), "{report}");
         prop_assert_eq!(read, options);
     }
 
     #[test]
-    fn fitted_options_are_a_file(endpoints: u32) {
+    fn options_fitted_to_subnet_size_parse_to_the_same_options(endpoints: u32) {
         let options = Options::fitted(endpoints);
         let (read, report) = options::parse("opts", options::write(&options).as_bytes());
         prop_assert!(report.is_clean(), "{report}");
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn addresses_both_ways(all in vec(assignment(), 0..20)) {
+    fn written_addresses_parse_to_the_same_addresses(all in vec(assignment(), 0..20)) {
         let mut once = Vec::new();
         all.into_iter().for_each(|one| if !once.contains(&one) { once.push(one) });
         let (read, report) = addresses::parse("addr", addresses::write(&once).as_bytes(), true);
@@ -178,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn files_that_are_nearly_right(bytes in nearly()) {
+    fn random_near_valid_files_parse_and_round_trip(bytes in nearly()) {
         let (options, _) = options::parse("f", &bytes[..]);
         prop_assert_eq!(options::parse("f", options::write(&options).as_bytes()).0, options);
         let (found, _) = addresses::parse("f", &bytes[..], true);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn with_two_choices_nothing_is_said_without_a_source() {
+    fn shared_cache_lookup_without_source_is_none_with_two_endpoints() {
         let (_dir, mut cache, reader) = world();
         assert!(cache.set_endpoint(ENDPOINT, &[ip(1)]));
         cache.publish(ENDPOINT, &ip(2), &path(7), Time::NEVER);

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_ibacm_lead_to_the_host_s_own_places() {
+    fn ibacm_default_paths_map_to_the_hosts_own_folders() {
         let world = world();
         let text = "log_file /var/log/ibacm.log\nlock_file /var/run/ibacm.pid\naddr_preload acm_hosts\n\
              addr_data_file /etc/rdma/nowhere/hosts.data\nretries 7\n";
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn file_of_the_command_line_that_is_not_there_is_a_problem() {
+    fn missing_options_file_of_the_command_line_is_an_error() {
         let mut world = world();
         world.sources.options = Some(world.dir.path().join("none.cfg"));
         let (_, report) = world.sources.read();
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn service_of_systemd_has_no_tcp_whatever_the_mode_says() {
+    fn socket_activated_service_ignores_server_mode_and_has_no_tcp() {
         let mut world = world();
         fs::write(world.dir.path().join("ibacm_opts.cfg"), "server_mode open\n").unwrap();
         let (config, report) = world.sources.read();
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn line_that_is_wrong_is_named_and_the_others_count() {
+    fn wrong_address_line_is_reported_and_other_lines_are_used() {
         let world = world();
         let file = world.dir.path().join("ibacm_addr.cfg");
         fs::write(&file, "a rdmux_ib0 1 default\nb rdmux_ib0\n").unwrap();

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_name_devices() {
+    fn poll_token_maps_to_its_device_kind() {
         for &kind in DeviceChoice::All.kinds() {
             assert_eq!(Devices::of_token((kind as u8).into()), Some(kind));
         }

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_in_the_next_tick_or_after_something_has_happened() {
+    fn kept_answer_expires_with_its_tick_or_any_change() {
         let mut resolver = resolver();
         let message = question(1, "there");
         learn(&mut resolver, Time(5), &message, &answer(1));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_of_a_job_lie_in_many_rows() {
+    fn queries_of_similar_names_spread_over_hash_rows() {
         let rows = |name: fn(u32) -> String| {
             let rows = (0..256).map(|n| row_of(&question(9, &name(n))));
             rows.collect::<std::collections::BTreeSet<_>>().len()

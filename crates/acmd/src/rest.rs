@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rests_grow_while_others_ask_others_and_begin_anew_after_a_pause() {
+    fn rest_interval_doubles_up_to_a_limit_and_resets_after_a_pause() {
         let (mut rest, mut now) = (Rest::default(), Instant::now());
         assert!(!rest.begin(now, 0) && rest.end().is_none(), "nothing was for others");
         let mut lengths = Vec::new();

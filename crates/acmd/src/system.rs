@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_knows_has_the_mtu_of_the_own_address() {
+    fn system_resolved_address_has_mtu_of_the_local_address() {
         let known = system_of(&["127.77.0.10".parse().unwrap()], &own(&["127.77.0.9"])).unwrap();
         assert_eq!((known.gid.ip(), known.mtu), (IpAddr::from([127, 77, 0, 10]), Mtu::M1024));
         assert!(system_of(&[], &own(&["127.77.0.9"])).is_none());

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_appears_as_a_link_is_seen_and_so_is_what_it_leads_to() {
+    fn watcher_reports_new_hard_links_symlinks_and_their_targets() {
         let dir = temp_dir();
         let file = dir.path().join("ibacm_opts.cfg");
         let source = dir.path().join("source");
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_are_told_apart() {
+    fn sighup_is_taken_once_as_a_reload() {
         let signals = Signals::new().unwrap();
         signal_hook::low_level::raise(SIGHUP).unwrap();
         let sources = signals.sources();

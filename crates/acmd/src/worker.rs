@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn job_that_takes_long_holds_up_nobody_and_only_the_last_one_counts() {
+    fn long_job_does_not_block_and_only_the_last_queued_job_runs() {
         let mut worker = Worker::new().unwrap();
         let (go, wait) = channel();
         worker.ask(move || {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_of_a_job_that_is_cancelled() {
+    fn cancelled_job_returns_no_result() {
         let mut worker = Worker::new().unwrap();
         worker.ask(|| 1);
         worker.cancel();

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn optional_arguments_are_attached_or_the_next_word() {
+    fn optional_option_arguments_may_be_attached_or_separate() {
         for (line, endpoints, index, perf) in [
             ("-e", true, 0, None),
             ("-e2", true, 2, None),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn files_have_names_or_the_usual_ones() {
+    fn generated_file_names_are_optional_arguments() {
         let both = run("-A -O");
         assert_eq!((both.addresses, both.options), (Some(None), Some(None)));
         let named = run("-A a.cfg -Oo.cfg -D /x -V");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_a_usage_error() {
+    fn invalid_arguments_are_usage_errors() {
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
         for line in [
             "junk",

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_sockets_or_hosts() {
+    fn service_word_with_a_path_is_a_socket_and_otherwise_a_host() {
         let unix = Service::of_word("/run/x.sock");
         assert_eq!(unix.place, Place::Unix("/run/x.sock".into()));
         assert_eq!(unix.cache(), Some("/run/paths".into()));

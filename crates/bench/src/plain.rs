@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_peer_talks_to_its_other_side() {
+    fn tcp_baselines_run_against_their_servers() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         thread::scope(|s| {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_turn_comes_back_through_a_third() {
+    fn relay_ping_passes_through_a_third_thread() {
         let memory = SharedMem::create("rdmux-test", 512).unwrap();
         let lines = Relay::new(&memory).unwrap();
         thread::scope(|s| {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_datagram_and_the_line_come_back() {
+    fn udp_and_cache_line_ping_are_echoed() {
         let (a, b) = ("127.0.0.1:0", "127.0.0.1:0");
         let (a, b) = (UdpSocket::bind(a).unwrap(), UdpSocket::bind(b).unwrap());
         a.connect(b.local_addr().unwrap()).unwrap();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_has_a_package() {
+    fn missing_benchmark_program_error_names_its_debian_package() {
         let package = |name: &str| PACKAGES.iter().find(|(n, _)| name.starts_with(n)).unwrap().1;
         assert_eq!(package("ib_write_bw"), "perftest");
         assert_eq!(package("iperf3"), "iperf3");
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_heard_and_its_server_ended() {
+    fn client_output_is_parsed_and_server_is_terminated() {
         let parse = |said: &str| Ok(said.parse::<u8>()?);
         let pair = |client| pair(&mut sh("exec sleep 1000"), &mut sh(client), || Ok(true), parse);
         assert_eq!(pair("echo 7").unwrap(), 7);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_seen() {
+    fn tcp_listeners_are_found_in_proc_net_tcp() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(tcp_listens(listener.local_addr().unwrap().port()));
         let table = "  sl  local_address rem_address   st tx_queue\n\

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_process_does_not_confuse() {
+    fn proc_stat_with_parentheses_in_the_name_is_parsed() {
         let stat = "7 (a) b 1) S 1 7 7 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 4";
         assert!((cpu_time_of(stat, 100).unwrap() - 2.0).abs() < 1e-9);
     }
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_in_memory() {
+    fn resident_memory_and_cpu_time_of_this_process_are_read() {
         assert!(resident().unwrap() > 4096);
         assert!(cpu_time().unwrap() >= 0.0);
     }

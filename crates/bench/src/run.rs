@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subject_that_fails_leaves_the_others() {
+    fn failed_benchmark_subject_does_not_stop_the_others() {
         let wanted = [Subject::Bandwidth, Subject::C, Subject::Ring];
         let outcome = each(&wanted, |subject| match subject {
             Subject::C => bail!("ib_send_lat failed"),

@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn each_convention_tells_the_same_error() {
+    fn unsupported_calls_return_eopnotsupp_in_each_convention() {
         let unsupported = libc::EOPNOTSUPP;
         assert_eq!(errno_after(|| code()), (unsupported, unsupported));
         assert_eq!(errno_after(|| status()), (-1, unsupported));

@@ -44,7 +44,7 @@ fn options_want_the_right_size_state_and_name() {
 }
 
 #[test]
-fn a_path_may_be_given_instead_of_asked_for() {
+fn rdma_option_ib_path_resolves_the_route() {
     unsafe {
         let channel = Channel::new();
         let id = channel.id(RDMA_PS_TCP);
@@ -126,7 +126,7 @@ fn depths_beyond_the_device_are_refused() {
 }
 
 #[test]
-fn there_is_one_context() {
+fn rdma_get_devices_lists_one_context_for_all_ids() {
     unsafe {
         let channel = Channel::new();
         let mut count = 0;

@@ -38,7 +38,7 @@ unsafe fn destroy(id: *mut rdma_cm_id) {
 }
 
 #[test]
-fn a_connection_carries_data_and_both_sides_see_its_end() {
+fn rc_connection_transfers_data_and_both_sides_get_disconnected() {
     unsafe {
         let (server, client) = (Channel::new(), Channel::new());
         let (active, passive) = connected(&server, &client);
@@ -134,7 +134,7 @@ fn ids_and_events_say_what_the_manual_promises() {
 
 /// A program that has not answered yet gets the event of the peer's end when it answers.
 #[test]
-fn a_request_whose_peer_has_gone_is_told_of_when_it_is_accepted() {
+fn accept_after_peer_has_gone_gets_rejected_event() {
     unsafe {
         let (server, client) = (Channel::new(), Channel::new());
         let (listener, port) = server.listener(RDMA_PS_TCP);
@@ -165,7 +165,7 @@ fn a_request_whose_peer_has_gone_is_told_of_when_it_is_accepted() {
 }
 
 #[test]
-fn a_refused_connection_says_why() {
+fn rejected_connect_has_status_and_private_data() {
     unsafe {
         let (server, client) = (Channel::new(), Channel::new());
         let (listener, port) = server.listener(RDMA_PS_TCP);
@@ -208,7 +208,7 @@ unsafe fn go(id: *mut rdma_cm_id, qp: *mut ibv_qp, state: ibv_qp_state) {
 }
 
 #[test]
-fn programs_may_bring_queue_pairs_of_their_own() {
+fn rdma_connect_with_own_qp_num_gets_connect_response() {
     unsafe {
         let (server, client) = (Channel::new(), Channel::new());
         let (listener, port) = server.listener(RDMA_PS_TCP);
@@ -269,7 +269,7 @@ fn programs_may_bring_queue_pairs_of_their_own() {
 }
 
 #[test]
-fn options_of_vendors_reach_the_peer() {
+fn ece_options_reach_the_peer() {
     unsafe {
         let (server, client) = (Channel::new(), Channel::new());
         let (listener, port) = server.listener(RDMA_PS_TCP);

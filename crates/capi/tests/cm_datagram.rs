@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 use cm_common::*;
 
 #[test]
-fn a_service_names_its_queue_pair() {
+fn udp_established_event_has_qpn_and_qkey_of_the_service() {
     unsafe {
         let (server, client) = (Channel::new(), Channel::new());
         let (listener, port) = server.listener(RDMA_PS_UDP);
@@ -97,7 +97,7 @@ fn a_member_of_a_group_hears_it() {
 }
 
 #[test]
-fn a_sender_need_not_hear_its_group() {
+fn join_multicast_ex_as_sendonly_fullmember() {
     unsafe {
         let channel = Channel::new();
         let id = channel.id(RDMA_PS_UDP);

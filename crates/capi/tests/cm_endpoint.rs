@@ -134,7 +134,7 @@ fn requests_are_only_for_synchronous_listeners() {
 }
 
 #[test]
-fn names_are_found_as_asked() {
+fn rdma_getaddrinfo_follows_hints() {
     unsafe {
         let _ = ip();
         let mut res = null_mut();
@@ -196,7 +196,7 @@ fn names_are_found_as_asked() {
 }
 
 #[test]
-fn names_are_found_by_event() {
+fn rdma_resolve_addrinfo_completes_by_event() {
     unsafe {
         let channel = Channel::new();
         let id = channel.id(RDMA_PS_TCP);

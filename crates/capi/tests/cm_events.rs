@@ -94,7 +94,7 @@ fn an_id_stays_until_its_events_are_acknowledged() {
 }
 
 #[test]
-fn a_descriptor_is_readable_only_for_ids_that_are_there() {
+fn events_of_destroyed_ids_do_not_make_the_channel_readable() {
     unsafe {
         let channel = Channel::new();
         let is_readable = || channel.is_readable();
@@ -116,7 +116,7 @@ fn a_descriptor_is_readable_only_for_ids_that_are_there() {
 }
 
 #[test]
-fn threads_share_a_channel() {
+fn threads_share_an_event_channel_without_losing_events() {
     const EACH: c_int = 50;
     unsafe {
         let channel = Channel::new();

@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 use cm_common::*;
 
 #[test]
-fn a_child_has_ids_of_its_own_and_none_of_its_parents() {
+fn parents_ids_are_enodev_in_a_forked_child_which_may_create_its_own() {
     unsafe {
         let channel = Channel::new();
         let (listener, port) = channel.listener(RDMA_PS_TCP);

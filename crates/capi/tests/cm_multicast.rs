@@ -186,7 +186,7 @@ fn a_datagram_by_address_reaches_members_of_the_group() {
 }
 
 #[test]
-fn what_cannot_be_sent_has_an_errno_each() {
+fn sending_to_a_group_fails_with_distinct_errnos() {
     unsafe {
         let channel = Channel::new();
         let id = bound(&channel);
@@ -265,7 +265,7 @@ fn an_id_that_migrates_takes_no_event_of_a_group_that_it_has_left_with_it() {
 }
 
 #[test]
-fn memberships_are_told_apart_by_their_size() {
+fn ip_add_membership_takes_ip_mreq_ip_mreqn_and_ipv6_mreq_by_length() {
     unsafe {
         let channel = Channel::new();
         let id = bound(&channel);
@@ -318,7 +318,7 @@ fn memberships_are_told_apart_by_their_size() {
 }
 
 #[test]
-fn the_record_tells_what_the_group_is() {
+fn mcmember_record_of_a_joined_group_has_its_attributes() {
     unsafe {
         let channel = Channel::new();
         let id = bound(&channel);

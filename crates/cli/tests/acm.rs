@@ -192,7 +192,7 @@ fn service_in_a_pid_namespace_serves_programs_outside_of_it() {
 }
 
 #[test]
-fn clients_come_by_tcp_where_the_options_say_so() {
+fn server_mode_loop_serves_tcp_until_a_reload_without_it() {
     let net = fabric();
     let a = Service::start(&net, "a", &format!("{QUICK}server_mode loop\n"));
     let port: u16 = fs::read_to_string(a.places.port_link()).unwrap().trim().parse().unwrap();
@@ -210,7 +210,7 @@ fn clients_come_by_tcp_where_the_options_say_so() {
 }
 
 #[test]
-fn who_may_use_the_sockets_follows_the_options() {
+fn socket_access_option_sets_the_mode_of_the_sockets() {
     let net = fabric();
     let a = Service::start(&net, "a", QUICK);
     let modes = || {
@@ -264,7 +264,7 @@ fn in_background(net: &Net, host: &str) -> Places {
 }
 
 #[test]
-fn in_the_background_it_is_ready_when_the_command_returns() {
+fn background_acm_service_is_ready_when_its_command_returns() {
     let net = fabric();
     let places = in_background(&net, "a");
     let pid: i32 = fs::read_to_string(places.pid()).unwrap().trim().parse().unwrap();
@@ -277,7 +277,7 @@ fn in_the_background_it_is_ready_when_the_command_returns() {
 }
 
 #[test]
-fn host_that_goes_down_takes_its_service_along_which_would_bring_it_back() {
+fn host_down_ends_its_acm_service_too() {
     let net = fabric();
     let places = in_background(&net, "a");
     let other = Service::start(&net, "b", QUICK);
@@ -289,7 +289,7 @@ fn host_that_goes_down_takes_its_service_along_which_would_bring_it_back() {
 }
 
 #[test]
-fn systemd_passes_the_socket_and_is_told_when_it_is_ready() {
+fn systemd_socket_activation_with_ready_notification() {
     let net = fabric();
     let places = places(&net, "a");
     fs::create_dir_all(places.runtime()).unwrap();
@@ -333,7 +333,7 @@ fn in_view(net: &Net, kind: &str, script: &str) -> Option<String> {
 }
 
 #[test]
-fn what_a_program_makes_in_run_is_the_host_s_and_the_rest_of_run_stays() {
+fn files_created_in_run_inside_a_view_belong_to_the_host() {
     for kind in ["namespace", "preload"] {
         let net = fabric();
         let places = places(&net, "a");
@@ -375,7 +375,7 @@ fn assert_has_all(kind: &str, all: &[PathBuf], seen: &[&str]) {
 }
 
 #[test]
-fn log_in_a_view_is_the_host_s_and_the_machine_gets_none() {
+fn ibacm_log_written_in_a_view_is_the_hosts_not_the_machines() {
     let machine = Path::new("/var/log/ibacm.log");
     let before = fs::metadata(machine).map(|log| log.len()).ok();
     for kind in ["namespace", "preload"] {
@@ -411,7 +411,7 @@ fn entries(count: u16) -> Vec<u8> {
 }
 
 #[test]
-fn clients_that_misbehave_cost_nobody_anything() {
+fn malformed_slow_or_closing_clients_do_not_delay_others() {
     let net = fabric();
     let a = Service::start(&net, "a", QUICK);
     let connect = || UnixStream::connect(a.places.socket()).unwrap();
@@ -445,7 +445,7 @@ fn clients_that_misbehave_cost_nobody_anything() {
 }
 
 #[test]
-fn service_that_hangs_is_ended_by_force_when_its_host_is_not_up() {
+fn host_down_force_ends_a_hung_acm_service_of_a_dead_host() {
     let net = fabric();
     let a = Service::start(&net, "a", QUICK);
     a.signal(Signal::STOP);

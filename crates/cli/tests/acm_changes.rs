@@ -63,7 +63,7 @@ fn is_no_source(client: &Client, source: Address, dest: Address) -> bool {
 }
 
 #[test]
-fn partition_comes_with_its_endpoint_and_goes_without_the_others() {
+fn endpoint_follows_its_partition_and_other_endpoints_keep_their_paths() {
     let net = fabric();
     let partitions = |text: &str| {
         let file = net.path().join("partitions.conf");
@@ -91,7 +91,7 @@ fn partition_comes_with_its_endpoint_and_goes_without_the_others() {
 }
 
 #[test]
-fn another_lid_is_told_to_others_and_what_is_known_of_them_stays() {
+fn lid_change_is_announced_and_cached_paths_are_updated_without_queries() {
     // The manager does not notice what this test changes in its place.
     let net = fabric_with(&["--sm-sweep=3600"]);
     let services = ["a", "b"].map(|host| Service::start(&net, host, BY_GROUPS));

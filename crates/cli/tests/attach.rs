@@ -79,7 +79,7 @@ fn until_manager(net: &Net, is_there: bool) {
 }
 
 #[test]
-fn is_sm_is_set_while_anybody_has_issm_open() {
+fn is_sm_is_set_while_issm_is_open() {
     let net = Net::new();
     net.ok(&["fabric", "up", "--no-sm", "--shape", "two"]);
     let net = net.hosts(&["a"]);
@@ -128,7 +128,7 @@ fn host_on_a_managed_fabric_has_an_active_port() {
 }
 
 #[test]
-fn view_tells_what_the_fabric_told() {
+fn sysfs_view_shows_port_attributes_of_the_fabric() {
     let net = Net::new();
     net.ok(&["fabric", "up", "--no-sm", "--shape", "switch:2", "--fabric", "other"]);
     net.ok(&["host", "up", "a", "--addr", &net.address(1), "--fabric", "other"]);
@@ -158,7 +158,7 @@ fn view_tells_what_the_fabric_told() {
 }
 
 #[test]
-fn host_has_its_adapter_and_lid_again_after_the_fabric_or_the_host_was_away() {
+fn host_keeps_adapter_and_lid_over_fabric_and_host_restarts() {
     let net = Net::new().hosts(&["a"]);
     let names = |net: &Net| -> Vec<String> {
         devices(net, &[]).iter().map(|d| d["name"].as_str().unwrap().to_owned()).collect()

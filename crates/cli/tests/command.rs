@@ -36,7 +36,7 @@ fn a_command_line_without_sense_exits_with_2() {
 }
 
 #[test]
-fn what_fails_exits_with_1_and_says_what_to_do() {
+fn failed_command_exits_with_1_and_advice() {
     let net = Net::new();
     assert!(net.fails(&["host", "status", "nosuch"], 1).contains("rdmux host up nosuch"));
     assert!(net.fails(&["--host", "nosuch", "capture"], 1).contains("rdmux host up nosuch"));
@@ -120,7 +120,7 @@ fn host_that_does_not_start_at_an_address_keeps_the_one_it_had() {
 }
 
 #[test]
-fn port_in_use_is_told_with_what_to_do() {
+fn ping_server_port_in_use_advises_another_port() {
     let net = Net::new().hosts(&["one"]);
     let (mut server, port) = net.server(&["--host", "one", "ping", "-s", "-p", "0"]);
     let said = net.fails(&["--host", "one", "ping", "-s", "-p", &port], 1);
@@ -153,7 +153,7 @@ fn service_that_does_not_start_says_why_once() {
 }
 
 #[test]
-fn printing_for_nobody_is_no_failure() {
+fn closed_stdout_is_not_a_failure() {
     let net = Net::new().hosts(&["one"]);
     for format in [&["--json"][..], &[]] {
         let mut command = net.command(&["host", "status"]);
@@ -165,7 +165,7 @@ fn printing_for_nobody_is_no_failure() {
 }
 
 #[test]
-fn hosts_come_and_go() {
+fn host_up_status_and_down() {
     let net = Net::new().hosts(&["one", "two"]);
     let all = json(&net.ok(&["host", "status", "--json"]));
     let names: Vec<_> = all.as_array().unwrap().iter().map(|s| &s["host"]).collect();

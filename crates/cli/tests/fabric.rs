@@ -16,7 +16,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn killed_fabric_comes_back_with_its_lids_and_cables() {
+fn restarted_fabric_keeps_lids_and_cables_after_kill() {
     let net = Net::new();
     let said = net.ok(&["fabric", "up", "--no-sm", "--shape", "switch:3"]);
     assert!(said.contains("1 switch, 3 adapters, 3 links"), "{said}");
@@ -79,7 +79,7 @@ fn datagrams_that_a_program_sent_before_it_closed_its_file_are_sent() {
 }
 
 #[test]
-fn options_that_are_damaged_are_told_and_replaced_by_a_shape_only() {
+fn damaged_fabric_options_are_refused_until_a_shape_is_given() {
     let net = Net::new();
     net.ok(&["fabric", "up", "--no-sm", "--shape", "switch:3"]);
     net.ok(&["fabric", "down"]);
@@ -97,7 +97,7 @@ fn options_that_are_damaged_are_told_and_replaced_by_a_shape_only() {
 }
 
 #[test]
-fn way_is_from_and_to_nodes_by_every_name_unless_two_have_it() {
+fn fabric_route_takes_node_names_and_guids_unless_ambiguous() {
     let net = Net::new();
     let file = net.path().join("twins");
     let twins = "switchguid=0x100000\nSwitch 2 \"S-1\"\n[1] \"H-1\"[1]\n[2] \"H-2\"[1]\n\n\
@@ -186,7 +186,7 @@ fn the_fabrics_manager_brings_the_subnet_up_and_status_tells_of_it() {
 }
 
 #[test]
-fn partitions_of_a_file_are_kept_over_restarts_and_what_is_wrong_is_told_with_its_line() {
+fn partitions_file_is_kept_over_restarts_and_its_errors_have_line_numbers() {
     let net = Net::new();
     let file = net.path().join("p.conf");
     let name = file.to_str().unwrap();
@@ -205,7 +205,7 @@ fn partitions_of_a_file_are_kept_over_restarts_and_what_is_wrong_is_told_with_it
 }
 
 #[test]
-fn partitions_of_a_running_fabric_change_and_what_is_wrong_is_told_with_its_line() {
+fn partitions_of_a_running_fabric_change_and_file_errors_have_line_numbers() {
     let net = Net::new();
     let file = net.path().join("p.conf");
     let name = file.to_str().unwrap();
@@ -223,7 +223,7 @@ fn partitions_of_a_running_fabric_change_and_what_is_wrong_is_told_with_its_line
 }
 
 #[test]
-fn what_is_wrong_with_a_topology_is_told_with_its_file_and_line() {
+fn topology_error_names_file_and_line() {
     let net = Net::new();
     let file = net.path().join("bad");
     std::fs::write(&file, "Switch 8 \"S-1\"\n[1] \"nobody\"[1]\n").unwrap();

@@ -116,7 +116,7 @@ fn where_there_can_be_no_namespace_an_argument_that_names_a_host_is_enough() {
 }
 
 #[test]
-fn our_own_tools_and_library_find_them_outside_of_a_view() {
+fn rdmux_ping_and_librdmacm_resolve_virtual_hosts_without_a_view() {
     let net = Net::new().hosts(&["one", "two"]);
     let (mut server, port) = net.server(&["--host", "two", "ping", "-s", "-a", "two", "-p", "0"]);
     net.ok(&["--host", "one", "ping", "-c", "-a", "two", "-p", &port, "-C", "3"]);

@@ -130,7 +130,7 @@ fn a_c_program_gets_the_library_and_its_device() {
 }
 
 #[test]
-fn a_kind_of_device_that_there_is_not_is_refused() {
+fn unknown_rdmux_device_kind_is_refused() {
     let net = Net::new().hosts(&["one"]);
     let output = net
         .command(&["--host", "one", "devices"])
@@ -161,7 +161,7 @@ fn look(net: &Net, before: &[&str], how: &str) -> Option<Output> {
 }
 
 #[test]
-fn the_device_is_seen_where_programs_look() {
+fn device_is_visible_in_sysfs_of_namespace_and_preload_views() {
     let net = Net::new().hosts(&["one"]);
     for how in ["auto", "preload"] {
         let Some(output) = look(&net, &[], how) else { return };
@@ -223,7 +223,7 @@ fn the_files_show_the_devices_that_the_library_lists() {
 }
 
 #[test]
-fn a_program_that_nobody_knows_to_look_sees_the_device() {
+fn program_not_known_to_read_sysfs_sees_the_device_in_its_namespace() {
     let net = Net::new().hosts(&["one"]);
     // A program that is started by another, and whose own file does not name the directories.
     let script = net.path().join("look.sh");
@@ -241,7 +241,7 @@ fn a_program_that_nobody_knows_to_look_sees_the_device() {
 }
 
 #[test]
-fn where_there_can_be_no_namespace_a_library_is_preloaded_and_it_says_so() {
+fn view_library_is_preloaded_with_a_notice_when_namespaces_are_not_permitted() {
     let net = Net::new().hosts(&["one"]);
     let Some(forbid) = compile(&net, "forbid.c", &[]) else { return };
     let forbid = forbid.to_str().unwrap();
@@ -432,7 +432,7 @@ fn an_empty_name_of_a_view_redirects_nothing() {
 }
 
 #[test]
-fn variables_that_no_device_can_be_opened_with_are_told_before_the_program_runs() {
+fn invalid_rdmux_variables_make_run_exit_with_125() {
     let net = Net::new().hosts(&["one"]);
     for (variable, value) in [
         ("RDMUX_LOSS", "abc"),

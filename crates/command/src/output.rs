@@ -124,13 +124,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_cause_is_said_twice() {
+    fn error_text_omits_repeated_causes() {
         let e = anyhow::anyhow!("no such host").context("cannot connect: no such host");
         assert_eq!(text(&e.context("no server")), "no server: cannot connect: no such host");
     }
 
     #[test]
-    fn figures_have_the_unit_that_a_person_would_choose() {
+    fn times_sizes_and_rates_are_formatted_with_suitable_units() {
         assert_eq!(time(Duration::from_nanos(870)), "870 ns");
         assert_eq!(time(Duration::from_nanos(12_340)), "12.34 us");
         assert_eq!(time(Duration::from_millis(1500)), "1.50 s");

@@ -128,7 +128,7 @@ fn two_processes_of_one_host_connect() {
 }
 
 #[test]
-fn nobody_listening_is_reason_8() {
+fn connect_without_listener_is_rejected_with_reason_8() {
     let (here, there) = (Host::start(), Host::start());
     let b = Process::on(&there);
     let id = b.resolved(&here, 7, PortSpace::Tcp);
@@ -137,7 +137,7 @@ fn nobody_listening_is_reason_8() {
 }
 
 #[test]
-fn a_program_can_refuse_with_its_own_words() {
+fn reject_carries_private_data_with_reason_28() {
     let (here, there) = (Host::start(), Host::start());
     let (a, b) = (Process::on(&here), Process::on(&there));
     let (_, port) = a.listen(&here, PortSpace::Tcp);
@@ -183,7 +183,7 @@ fn the_peer_of_a_process_that_goes_is_disconnected() {
 
 /// A DREQ or DREP may be lost: the last program's DREQ is retransmitted before its service ends.
 #[test]
-fn a_service_ends_when_the_peers_know() {
+fn on_demand_service_exits_only_after_dreq_is_answered() {
     let (here, first) = Host::start_on_demand(Duration::ZERO);
     // This sets the retransmission interval that the other side uses: 256 ms.
     let there = Host::start_with(|o| o.config.cm.response_timeout = 16);
@@ -209,7 +209,7 @@ fn until(what: &str, there: impl Fn() -> bool) {
 }
 
 #[test]
-fn the_ids_of_a_channel_go_with_it() {
+fn closing_event_channel_disconnects_its_ids() {
     let (here, there) = (Host::start(), Host::start());
     let (a, b) = (Process::on(&here), Process::on(&there));
     connect((&here, &a), &b);
@@ -222,7 +222,7 @@ fn the_ids_of_a_channel_go_with_it() {
 }
 
 #[test]
-fn datagram_peers_find_each_other() {
+fn sidr_resolves_qpn_and_address_of_udp_listener() {
     let (here, there) = (Host::start(), Host::start());
     let (a, b) = (Process::on(&here), Process::on(&there));
     let (_, port) = a.listen(&here, PortSpace::Udp);
@@ -289,7 +289,7 @@ fn an_id_joins_a_group_at_the_network_and_leaves_it() {
 }
 
 #[test]
-fn an_event_can_be_asked_for_without_waiting() {
+fn nonblocking_event_channel_returns_none_when_empty() {
     let host = Host::start();
     let a = Process::on(&host);
     a.channel.set_nonblocking(true).unwrap();

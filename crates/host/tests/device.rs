@@ -103,7 +103,7 @@ fn both_ends_get_the_same_rings_whichever_asks() {
 }
 
 #[test]
-fn everybody_hears_that_a_process_is_gone_and_its_slot_rests() {
+fn peers_get_peer_gone_when_a_process_ends_and_its_slot_is_not_reused_soon() {
     let host = Host::start();
     let (a, b) = (host.client(), host.client());
     let gone = b.info().slot.slot;
@@ -177,7 +177,7 @@ fn a_group_is_joined_for_the_first_member_and_left_after_the_last() {
 }
 
 #[test]
-fn a_process_hears_a_group_once_on_each_interface() {
+fn process_joins_multicast_group_once_per_interface() {
     let host = Host::with_two_addresses();
     let mut addresses = host.options.addresses.clone().unwrap();
     addresses.sort();

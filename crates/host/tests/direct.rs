@@ -157,7 +157,7 @@ impl Drop for Actor {
 }
 
 #[test]
-fn what_goes_into_no_memory_of_a_process_is_not_fetched_and_counted() {
+fn fetch_outside_a_process_memory_is_refused_and_not_counted() {
     let host = Host::start();
     let (mut a, mut b) = (Actor::start(&host, false), Actor::start(&host, true));
     let (of_a, of_b) = (a.hear(), b.hear());

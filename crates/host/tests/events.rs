@@ -10,7 +10,7 @@ use rdmux_transport::attr::QpType;
 use rdmux_wire::Qpn;
 
 #[test]
-fn a_channel_that_blocks_is_asked_without_waiting() {
+fn try_get_event_does_not_wait_on_a_blocking_channel() {
     let host = Host::start();
     let client = host.client();
     let channel = EventChannel::open(&client).unwrap();
@@ -24,7 +24,7 @@ fn a_channel_that_blocks_is_asked_without_waiting() {
 }
 
 #[test]
-fn events_that_nobody_has_read_move_with_their_id() {
+fn unread_events_move_with_their_migrated_id_in_order() {
     let host = Host::start();
     let client = host.client();
     let (old, new) = (EventChannel::open(&client).unwrap(), EventChannel::open(&client).unwrap());
@@ -74,7 +74,7 @@ fn ids_that_migrate_at_the_same_time_lose_no_event() {
 }
 
 #[test]
-fn a_listener_takes_its_requests_along() {
+fn migrated_listener_takes_its_pending_connect_requests() {
     let host = Host::start();
     let client = host.client();
     let (old, new) = (EventChannel::open(&client).unwrap(), EventChannel::open(&client).unwrap());
@@ -128,7 +128,7 @@ fn events_of_one_message_are_taken_one_by_one() {
 }
 
 #[test]
-fn what_nobody_waits_for_is_done_or_told() {
+fn unawaited_cm_commands_complete_or_report_errors_as_events() {
     let host = Host::start();
     let client = host.client();
     let channel = EventChannel::open(&client).unwrap();

@@ -125,7 +125,7 @@ fn counted(answer: impl FnOnce(&OwnedFd)) -> (u64, u64, u64) {
 }
 
 #[test]
-fn a_fabric_that_makes_no_sense_is_left_and_the_host_goes_on() {
+fn invalid_fabric_messages_end_the_attachment_not_the_host() {
     let long = Described { description: "x".repeat(65), ..described() };
     let path = ("../../../x".to_owned(), 0);
     let path = Described { port: PortFacts { counters: vec![path], ..facts() }, ..described() };
@@ -174,7 +174,7 @@ fn a_command_waits_for_a_fabric_that_is_about_to_answer() {
 }
 
 #[test]
-fn processes_are_told_of_a_port_that_changes_and_of_a_fabric_that_goes() {
+fn processes_get_port_changes_and_port_down_when_the_fabric_is_gone() {
     let host = Host::start();
     let mut fabric = Fabric::of(&host);
     let socket = fabric.accept();
@@ -221,7 +221,7 @@ fn a_host_asks_again_for_the_management_interface_that_it_does_not_get() {
 }
 
 #[test]
-fn processes_are_told_what_happens_to_a_port() {
+fn port_changes_raise_lid_sm_pkey_gid_and_reregister_events() {
     let host = Host::start();
     let mut fabric = Fabric::of(&host);
     let socket = fabric.accept();
@@ -263,7 +263,7 @@ fn processes_are_told_what_happens_to_a_port() {
 }
 
 #[test]
-fn a_fabric_that_never_stops_keeps_nobody_from_the_host() {
+fn flood_of_fabric_updates_does_not_drop_clients() {
     let host = Host::start();
     let mut fabric = Fabric::of(&host);
     let socket = fabric.accept();

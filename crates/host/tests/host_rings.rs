@@ -177,7 +177,7 @@ fn offers_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn one_offer_to_a_connection_and_nothing_else() {
+fn ring_connection_takes_one_offer_and_closes_on_other_requests() {
     let host = Host::start();
     let (client, endpoint) = process(&host);
     let slot = client.info().slot.slot;

@@ -161,7 +161,7 @@ fn hear(stream: &mut TcpStream, word: &[u8]) {
 }
 
 #[test]
-fn either_side_sends_first_and_not_a_byte_is_lost() {
+fn peer_to_peer_lets_either_side_send_first_without_loss() {
     let (here, there) = (Host::start(), Host::start());
     let (a, b) = (Process::on(&here), Process::on(&there));
     let ((_, mut passive, p), (_, mut active, q)) = connect((&here, &a), &b, true);
@@ -181,7 +181,7 @@ fn either_side_sends_first_and_not_a_byte_is_lost() {
 }
 
 #[test]
-fn without_peer_to_peer_there_is_not_a_frame_more() {
+fn without_peer_to_peer_no_rtr_frame_is_sent() {
     let (here, there) = (Host::start(), Host::start());
     let (a, b) = (Process::on(&here), Process::on(&there));
     let ((_, mut passive, p), (_, mut active, q)) = connect((&here, &a), &b, false);
@@ -192,7 +192,7 @@ fn without_peer_to_peer_there_is_not_a_frame_more() {
 }
 
 #[test]
-fn the_end_of_a_stream_is_told_by_who_has_it() {
+fn stream_end_is_reported_only_by_the_process_that_owns_it() {
     let (here, there) = (Host::start(), Host::start());
     let (a, b) = (Process::on(&here), Process::on(&there));
     let ((server, ..), (client, active, _)) = connect((&here, &a), &b, true);
@@ -220,7 +220,7 @@ fn the_end_of_a_stream_is_told_by_who_has_it() {
 }
 
 #[test]
-fn end_of_an_earlier_stream_is_not_taken_for_the_next_streams() {
+fn end_of_an_earlier_stream_does_not_disconnect_the_next_one() {
     let (here, there) = (Host::start(), Host::start());
     let (a, b) = (Process::on(&here), Process::on(&there));
     let ((server, ..), (client, ..)) = connect((&here, &a), &b, true);
@@ -302,7 +302,7 @@ fn silent_peers_of_one_listener_delay_no_others() {
 }
 
 #[test]
-fn refusal_is_read_by_a_peer_that_said_too_much() {
+fn mpa_reject_reaches_peer_that_sent_excess_bytes() {
     let here = Host::start();
     let a = Process::on(&here);
     let (_, port) = a.listen(&here);
@@ -328,7 +328,7 @@ fn refusal_is_read_by_a_peer_that_said_too_much() {
 }
 
 #[test]
-fn any_port_is_one_that_tcp_has_free() {
+fn binding_port_0_never_takes_a_port_in_use_by_tcp() {
     let here = Host::start();
     let a = Process::on(&here);
     // So many are taken that some of so many random ports would be among them.
@@ -363,7 +363,7 @@ fn a_refusal_carries_private_data_and_an_empty_port_refuses() {
 }
 
 #[test]
-fn two_hundred_connections_and_none_is_lost() {
+fn two_hundred_concurrent_iwarp_connects_are_established() {
     let (here, there) = (Host::start(), Host::start());
     let (a, b) = (Process::on(&here), Process::on(&there));
     let (_, port) = a.listen(&here);
@@ -486,7 +486,7 @@ fn a_peer_that_resets_behind_its_reply_leaves_the_end_to_the_queue_pair() {
 }
 
 #[test]
-fn peers_that_say_nothing_or_nonsense_are_dropped() {
+fn silent_or_malformed_mpa_requests_are_reset_and_counted() {
     let dropped = |mut stream: TcpStream| {
         stream.set_read_timeout(Some(20 * SECOND)).unwrap();
         let ended = stream.read_exact(&mut [0; 1]);
@@ -517,7 +517,7 @@ fn peers_that_say_nothing_or_nonsense_are_dropped() {
 }
 
 #[test]
-fn an_initiator_that_sends_something_else_first_is_dropped() {
+fn missing_rtr_frame_is_connect_error_eproto() {
     let here = Host::start();
     let a = Process::on(&here);
     let (_, port) = a.listen(&here);
@@ -577,7 +577,7 @@ fn a_wildcard_listens_without_iwarp_where_tcp_has_the_port_in_use() {
 }
 
 #[test]
-fn an_id_of_all_devices_hears_of_both_kinds_of_peers() {
+fn wildcard_id_gets_iwarp_connect_requests() {
     let (here, there) = (Host::start(), Host::start());
     let (a, b) = (Process::on(&here), Process::on(&there));
     let all = a.client.create_id_on(&a.channel, PortSpace::Tcp, QpType::Rc, None, 0).unwrap();
@@ -591,7 +591,7 @@ fn an_id_of_all_devices_hears_of_both_kinds_of_peers() {
 }
 
 #[test]
-fn a_queue_pair_must_be_ones_own_and_of_iwarp() {
+fn connect_with_foreign_or_roce_qpn_is_einval() {
     let here = Host::start();
     let (a, b) = (Process::on(&here), here.client());
     let (_, port) = a.listen(&here);
@@ -614,7 +614,7 @@ fn a_queue_pair_must_be_ones_own_and_of_iwarp() {
 }
 
 #[test]
-fn who_listens_again_at_once_loses_no_peer() {
+fn relisten_on_the_same_port_keeps_a_pending_connection() {
     let (here, there) = (Host::start(), Host::start());
     let (a, b) = (Process::on(&here), Process::on(&there));
     let (listener, port) = a.listen(&here);
@@ -627,7 +627,7 @@ fn who_listens_again_at_once_loses_no_peer() {
 }
 
 #[test]
-fn the_option_and_the_configuration_decide_who_sends_first() {
+fn peer_to_peer_option_overrides_the_configuration() {
     let (here, there) = (Host::start(), Host::start_with(|o| o.config.iwarp.peer_to_peer = false));
     let b = Process::on(&there);
     let (listener, at) = scripted(&here);
@@ -665,7 +665,7 @@ fn on_localhost() -> Host {
 }
 
 #[test]
-fn connections_over_ipv6_are_the_same() {
+fn iwarp_connects_over_ipv6() {
     if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
         eprintln!("this machine has no IPv6");
         return;

@@ -13,14 +13,14 @@ use rdmux_testing::{TempDir, temp_dir};
 use rdmux_verbs::control::{Control, ControlError, DeviceKind};
 
 #[test]
-fn one_service_a_host() {
+fn second_service_of_a_host_is_already_up() {
     let host = Host::start();
     let error = Service::new(host.options.clone()).unwrap_err();
     assert!(matches!(error, HostError::AlreadyUp { .. }), "{error}");
 }
 
 #[test]
-fn an_address_in_use_is_refused_with_the_name_of_its_holder() {
+fn address_in_use_is_eaddrinuse_and_names_the_holding_process() {
     let host = Host::start();
     let dir = temp_dir();
     let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
@@ -108,7 +108,7 @@ fn wait_for_end(host: &Host) {
 }
 
 #[test]
-fn many_who_start_a_host_at_once_meet_in_one_service() {
+fn concurrent_clients_start_one_service() {
     let dir = temp_dir();
     let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
     let name = HostName::new("meeting").unwrap();
@@ -135,7 +135,7 @@ fn many_who_start_a_host_at_once_meet_in_one_service() {
 }
 
 #[test]
-fn up_stays_status_tells_and_down_ends() {
+fn host_up_keeps_the_service_until_host_down() {
     let host = Host::start_with(|o| o.idle_exit = Some(Duration::from_secs(3600)));
     let status = admin::up(&host.connect_options(), &host.options.host, None).unwrap();
     assert_eq!((status.host.as_str(), status.port), ("test", 4791));
@@ -240,7 +240,7 @@ fn an_assigned_address_in_use_is_refused_with_its_holder_and_what_to_do() {
 }
 
 #[test]
-fn a_lock_that_is_kept_without_listening_is_told_with_its_process() {
+fn lock_held_without_a_listener_is_unresponsive_with_its_pid() {
     let (_dir, mut options) = registered("a", "");
     let host = options.dir.host(&options.host).unwrap();
     let lock = std::fs::File::create(host.path().join("lock")).unwrap();
@@ -254,7 +254,7 @@ fn a_lock_that_is_kept_without_listening_is_told_with_its_process() {
 }
 
 #[test]
-fn addresses_of_the_configuration_that_the_machine_lacks_are_told_with_their_key() {
+fn missing_local_address_error_names_the_configuration_key() {
     let (_dir, mut options) = registered("default", "");
     options.config.addresses = Some(vec!["198.51.100.77".parse().unwrap()]);
     let text = Service::new(options).unwrap_err().to_string();

@@ -195,7 +195,7 @@ fn machines_connect_over_both_protocols() {
 }
 
 #[test]
-fn a_neighbour_that_is_not_there_is_an_error_when_the_system_says_so() {
+fn unreachable_neighbour_is_addr_error_ehostunreach_or_etimedout() {
     on_a_wire(
         || {
             ip("addr add 10.77.0.1/24 dev v0");
@@ -313,7 +313,7 @@ fn a_link_local_destination_is_named_with_its_interface() {
 }
 
 #[test]
-fn datagram_queue_pair_becomes_ready_after_an_address_went() {
+fn ud_qp_becomes_ready_after_a_local_address_was_removed() {
     alone(|| {
         ip("addr add 10.77.0.1/24 dev lo");
         ip("addr add 10.77.1.1/24 dev lo");
@@ -373,7 +373,7 @@ fn a_group_is_joined_on_the_interface_of_the_id() {
 }
 
 #[test]
-fn an_ipv6_group_is_told_by_mld_until_it_is_left() {
+fn ipv6_group_is_reported_by_mld_until_left() {
     on_a_wire(
         || {
             ip("addr add fd00::77:1/64 dev v0 nodad");
@@ -445,7 +445,7 @@ fn a_group_is_left_with_the_address_on_which_it_was_joined() {
 }
 
 #[test]
-fn an_iwarp_listener_has_its_address_again_when_that_is_back() {
+fn iwarp_listener_listens_again_when_its_removed_address_returns() {
     alone(|| {
         ip("addr add 10.77.0.1/24 dev lo");
         let host = Default::start();

@@ -117,7 +117,7 @@ const CM: u8 = 15;
 const TAKE: u8 = 28;
 
 #[test]
-fn numbers_of_requests_are_known() {
+fn wire_numbers_of_requests_are_stable() {
     let number = |request: &Request| postcard::to_stdvec(request).unwrap();
     let id = rdmux_cm::IdHandle(1);
     assert_eq!(number(&Request::NewSlot)[0], 3);
@@ -161,7 +161,7 @@ fn random_requests_are_survived() {
 }
 
 #[test]
-fn another_version_is_told_ours() {
+fn hello_with_another_protocol_version_gets_ours_and_is_not_accepted() {
     let host = Host::start();
     let socket = host.raw();
     send(&socket, &Request::Hello { version: VERSION + 1, kind: ClientKind::Tool }, &[]);
@@ -186,7 +186,7 @@ fn a_client_that_does_not_read_the_answers_is_dropped() {
 }
 
 #[test]
-fn others_slots_queue_pairs_and_ids_are_out_of_reach() {
+fn slots_qpns_and_ids_of_other_clients_are_refused() {
     let host = Host::start();
     let (a, b) = (host.client(), host.client());
     let (of_a, of_b) = (a.info().slot.slot, b.info().slot.slot);

@@ -58,7 +58,7 @@ fn agents_of_two_hosts_talk_to_each_other() {
 }
 
 #[test]
-fn an_agent_hears_that_nobody_answered() {
+fn mad_without_answer_is_etimedout_after_its_retries() {
     let host = Host::start();
     let asker = host.client();
     let asks = asker.register_agent(1, Qpn::QP1, SA.0, SA.1, 0).unwrap();
@@ -133,7 +133,7 @@ impl Wire {
 }
 
 #[test]
-fn garbage_is_counted_by_reason_and_disturbs_nobody() {
+fn malformed_qp1_packets_are_dropped_and_counted_by_reason() {
     let host = Host::start();
     let bystander = host.client();
     let mut cm_version = mad(3, 0);

@@ -88,7 +88,7 @@ fn take_key(client: Arc<HostClient>, qkey: Qkey) -> Result<Qkey, VerbsError> {
 }
 
 #[test]
-fn privileged_qkeys_on_infiniband_are_the_owners_and_eperm_to_others() {
+fn privileged_qkey_on_infiniband_is_eperm_for_other_users() {
     let Some(host) = host() else { return };
     let theirs = |kind| connect(&host, LET_IN, kind).unwrap();
     for qkey in [Qkey::QP1, Qkey(0x8000_0000), Qkey(u32::MAX)] {

@@ -195,7 +195,7 @@ impl Scene {
 }
 
 #[test]
-fn x1_alloc_creates_takes_to_rtr_and_registers() {
+fn x1_alloc_creates_target_in_rtr_and_registers_it() {
     let scene = Scene::on_one_host();
     let target = alloc(&scene.domains[0], &scene.qp, &scene.sender);
     let attr = scene.domains[0].query(target).unwrap();
@@ -211,7 +211,7 @@ fn x1_alloc_creates_takes_to_rtr_and_registers() {
 }
 
 #[test]
-fn x2_it_outlives_its_creator() {
+fn x2_xrc_target_outlives_its_creator() {
     let (scene, _) = Scene::on_two_hosts().connected();
     scene.deliver(0, 100);
     let Scene { qp, srqs, domains, receivers, sender, there, _here } = scene;
@@ -230,7 +230,7 @@ fn x2_it_outlives_its_creator() {
 }
 
 #[test]
-fn x3_a_process_registers_once_however_often_it_does() {
+fn x3_repeated_registration_counts_once_per_process() {
     let scene = Scene::on_one_host();
     let target = alloc(&scene.domains[0], &scene.qp, &scene.sender);
     scene.domains[0].register(target).unwrap();
@@ -241,7 +241,7 @@ fn x3_a_process_registers_once_however_often_it_does() {
 }
 
 #[test]
-fn x4_unknown_numbers_others_and_other_domains_are_einval() {
+fn x4_unknown_qpn_or_target_of_another_domain_is_einval() {
     let scene = Scene::on_one_host();
     let target = alloc(&scene.domains[0], &scene.qp, &scene.sender);
     let private =
@@ -260,7 +260,7 @@ fn x4_unknown_numbers_others_and_other_domains_are_einval() {
 }
 
 #[test]
-fn x5_the_last_one_destroys_and_the_sender_learns_it() {
+fn x5_last_unregister_destroys_target_and_sender_exceeds_retries() {
     let (scene, target) = Scene::on_two_hosts().connected();
     // A sender to the same target that gives up soon.
     let hasty = scene.sender.sender();
@@ -278,7 +278,7 @@ fn x5_the_last_one_destroys_and_the_sender_learns_it() {
 
 /// The sender's memory ends in the middle of a message, so that the target has a receive that it will not complete.
 #[test]
-fn x5_who_posted_the_receive_of_a_message_that_is_cut_off_has_it_back() {
+fn x5_receive_of_a_cut_off_message_is_flushed_when_target_is_destroyed() {
     const LENGTH: usize = 128 << 10;
     for scene in [Scene::on_one_host(), Scene::on_two_hosts()] {
         let (scene, target) = scene.connected();
@@ -380,7 +380,7 @@ fn kill(mut child: Child) {
 }
 
 #[test]
-fn x6_sudden_death_unregisters() {
+fn x6_killed_process_is_unregistered() {
     let scene = Scene::on_one_host();
     let target = alloc(&scene.domains[0], &scene.qp, &scene.sender);
     connect(&scene.qp, scene.receivers[0].gid(), target);
@@ -398,7 +398,7 @@ fn x6_sudden_death_unregisters() {
 }
 
 #[test]
-fn x6_death_between_any_two_steps_leaves_nothing() {
+fn x6_process_killed_between_any_steps_leaves_no_srq_or_registration() {
     let (scene, target) = Scene::on_one_host().connected();
     scene.deliver(1, 100);
     let before = scene.there.status();
@@ -417,7 +417,7 @@ fn x6_death_between_any_two_steps_leaves_nothing() {
 }
 
 #[test]
-fn data_for_one_who_is_killed_harm_nobody_else() {
+fn message_to_killed_xrc_receiver_fails_only_that_connection() {
     let (scene, target) = Scene::on_two_hosts().connected();
     let other = scene.sender.sender();
     let second = alloc(&scene.domains[1], &other, &scene.sender);
@@ -449,7 +449,7 @@ fn data_for_one_who_is_killed_harm_nobody_else() {
 
 /// The target is in the hub, and three processes receive by it, one of them another process of the same host.
 #[test]
-fn a_target_of_several_processes_migrates_and_all_go_on_hearing() {
+fn xrc_target_migrates_path_and_all_its_processes_receive() {
     let hosts = [Host::with_two_addresses(), Host::with_two_addresses()];
     let [here, there] = hosts;
     let (scene, target) = Scene::between(Some(here), there).connected();
@@ -491,7 +491,7 @@ fn a_target_of_several_processes_migrates_and_all_go_on_hearing() {
 }
 
 #[test]
-fn x7_nothing_accumulates() {
+fn x7_repeated_alloc_and_unregister_leaks_nothing() {
     let scene = Scene::on_one_host();
     let before = scene.there.status();
     for round in 0..200 {
@@ -511,7 +511,7 @@ fn x7_nothing_accumulates() {
 }
 
 #[test]
-fn x7_events_that_nobody_took_go_with_the_registration() {
+fn x7_unread_async_events_are_dropped_on_unregister() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let (scene, target) = Scene::on_one_host().connected();
     scene.deliver(0, 10);
@@ -526,7 +526,7 @@ fn x7_events_that_nobody_took_go_with_the_registration() {
 }
 
 #[test]
-fn x8_numbers_have_their_top_bit_and_do_not_come_back_soon() {
+fn x8_target_qpns_have_top_bit_set_and_are_not_reused_soon() {
     let scene = Scene::on_one_host();
     let mut seen = std::collections::HashSet::new();
     for _ in 0..300 {
@@ -540,7 +540,7 @@ fn x8_numbers_have_their_top_bit_and_do_not_come_back_soon() {
 /// 4 one receiver allocates the target; 5 the others register; 6 the sender connects; 7 all send and receive; 8
 /// each unregisters; 9 the last one's call destroys the target.
 #[test]
-fn x9_one_connection_serves_two_receivers() {
+fn x9_one_xrc_connection_serves_two_receiving_processes() {
     for scene in [Scene::on_one_host(), Scene::on_two_hosts()] {
         let (scene, target) = scene.connected();
         assert_eq!(scene.qp.is_same_host(), scene._here.is_none());
@@ -600,7 +600,7 @@ fn everything_else(scene: &Scene) {
 }
 
 #[test]
-fn a_wrong_queue_or_key_ends_the_connection_and_nothing_else() {
+fn srq_of_another_domain_or_invalid_rkey_fails_the_connection() {
     let (scene, target) = Scene::on_two_hosts().connected();
     let private = XrcdFlags { create: true, exclusive: false };
     let other = Xrcd::open(&scene.receivers[1].device, None, private).unwrap();
@@ -618,7 +618,7 @@ fn a_wrong_queue_or_key_ends_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn a_receiver_that_posts_late_is_waited_for() {
+fn send_waits_until_receive_is_posted_to_xrc_srq() {
     let (scene, _) = Scene::on_one_host().connected();
     post(&scene.qp, number(&scene.srqs[0]), SendOp::Send, &[scene.sender.sge(0, 8)]);
     assert_eq!(scene.there.status().xrc_targets.len(), 1);
@@ -655,7 +655,7 @@ fn devices_of_two_kinds_share_no_domain_and_no_target() {
 }
 
 #[test]
-fn domains_open_as_files_do() {
+fn xrcd_open_follows_o_creat_and_o_excl_and_close_with_srq_is_ebusy() {
     let host = Host::start();
     let process = Process::on(&host);
     let file = File::create(host.dir.path().join("file")).unwrap();

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_hosts_and_nothing_are_told_apart() {
+    fn service_argument_is_a_socket_path_or_host_or_an_errno() {
         let tools = Target::Tools(Places::new("/run/x", "/run/x"));
         assert_eq!(targets(b"/run/x/ibacm.sock").unwrap(), [tools]);
         let other = Target::At(Address::Unix("/run/x/other".into()));

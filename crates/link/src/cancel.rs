@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cancellation_is_put_off_while_one_of_them_lives() {
+    fn thread_cancellation_is_disabled_while_any_guard_lives() {
         let is_off = || {
             let mut now = 0;
             // SAFETY: as above.

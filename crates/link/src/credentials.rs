@@ -43,14 +43,14 @@ mod tests {
     const ROLE: &str = "RDMUX_TEST_CREDENTIALS";
 
     #[test]
-    fn the_peer_is_the_process_that_made_the_other_end() {
+    fn peer_credentials_are_those_of_the_socketpair_creator() {
         let (socket, _other) = UnixStream::pair().unwrap();
         let own = PeerCredentials { pid: Some(getpid()), uid: getuid().as_raw() };
         assert_eq!(peer_credentials(&socket).unwrap(), own);
     }
 
     #[test]
-    fn a_socket_without_a_peer_is_an_error() {
+    fn peer_credentials_of_an_unconnected_socket_are_enotconn() {
         let lone = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
         assert_eq!(peer_credentials(&lone).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
         assert!(peer_credentials(std::io::pipe().unwrap().0).is_err());
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_outside_of_the_pid_namespace_has_no_number() {
+    fn peer_outside_of_the_pid_namespace_has_no_pid() {
         let new = || {
             let mut command = Command::new("unshare");
             command.args(["--user", "--map-root-user", "--pid", "--fork", "--"]);

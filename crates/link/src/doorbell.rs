@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rings_once_however_often() {
+    fn doorbell_rung_several_times_is_cleared_once() {
         let bell = Doorbell::new().unwrap();
         assert!(!bell.clear());
         bell.ring().unwrap();
@@ -298,14 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_rings_the_same_bell() {
+    fn cloned_doorbell_rings_the_original() {
         let bell = Doorbell::new().unwrap();
         bell.try_clone().unwrap().ring().unwrap();
         assert!(bell.wait(None).unwrap());
     }
 
     #[test]
-    fn a_full_counter_still_rings() {
+    fn doorbell_with_full_eventfd_counter_still_rings() {
         let bell = Doorbell::new().unwrap();
         rustix::io::write(&bell.fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         bell.ring().unwrap();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn each_end_rings_at_the_other() {
+    fn peer_bell_rings_the_other_end_only() {
         let (a, b) = PeerBell::pair().unwrap();
         assert!(!a.clear().unwrap());
         b.ring().unwrap();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_makes_its_end_block_blocks_nobody() {
+    fn peer_bell_set_to_blocking_by_the_peer_does_not_block() {
         let (victim, peer) = attacked(|end| {
             rustix::fs::fcntl_setfl(end, OFlags::empty()).unwrap();
         });
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_takes_from_its_end_the_other_still_hears() {
+    fn peer_clearing_its_own_end_does_not_consume_the_ring() {
         let (victim, peer) = PeerBell::pair().unwrap();
         peer.ring().unwrap();
         assert!(!peer.clear().unwrap());
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_shuts_its_end_down_is_not_heard_and_does_not_keep_others_awake() {
+    fn peer_bell_shut_down_by_the_peer_does_not_ring_or_stay_readable() {
         let (victim, peer) = attacked(|end| rustix::net::shutdown(end, Shutdown::Both).unwrap());
         victim.ring().unwrap_err();
         peer.ring().unwrap_err();
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_gone_cannot_be_woken() {
+    fn peer_bell_of_a_closed_peer_fails_to_ring() {
         let (victim, peer) = PeerBell::pair().unwrap();
         drop(peer);
         victim.ring().unwrap_err();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_of_no_bytes_is_no_ring() {
+    fn peer_bell_refuses_an_empty_datagram() {
         let (victim, _peer) = attacked(|end| {
             rustix::net::send(end, &[], SendFlags::DONTWAIT).unwrap();
         });
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_ring_is_a_ring() {
+    fn peer_bell_accepts_a_long_datagram_as_one_ring() {
         let (victim, _peer) = attacked(|end| {
             rustix::net::send(end, &[7; 10_000], SendFlags::DONTWAIT).unwrap();
         });
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_datagram_socket_is_refused() {
+    fn peer_bell_from_other_than_unix_datagram_socket_is_refused() {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let kind = SocketType::STREAM;
         let (stream, _) =
@@ -426,7 +426,7 @@ mod tests {
 
     /// Both processes may request a ring at once. Each then gets its end in a reply and in an event.
     #[test]
-    fn a_second_handle_of_an_end_that_is_dropped_silences_nobody() {
+    fn dropped_duplicate_handle_keeps_the_peer_bell_working() {
         let (a, b) = PeerBell::pair().unwrap();
         let a = old(a);
         let second = old(PeerBell::from_fd(a.duplicate().unwrap()).unwrap());
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_comes_with_a_ring_is_not_taken() {
+    fn descriptor_passed_with_a_ring_is_not_received() {
         let (victim, peer) = PeerBell::pair().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
         if !victim.takes_descriptors {
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_that_holds_nothing_is_closed() {
+    fn dropped_peer_bell_closes_its_end() {
         let (victim, peer) = PeerBell::pair().unwrap();
         let victim = old(victim);
         peer.ring().unwrap();

@@ -68,7 +68,7 @@ mod tests {
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
     #[test]
-    fn messages_keep_their_borders_and_one_that_is_too_long_is_told() {
+    fn inbox_keeps_message_boundaries_and_reports_a_too_long_message() {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_come_along_are_kept_each_with_its_message_or_not() {
+    fn passed_descriptors_are_received_with_close_on_exec() {
         let flags = SocketFlags::CLOEXEC;
         let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let ((ours, theirs), (near, passed)) = (pair(), pair());

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_streamed_is_there_and_no_more() {
+    fn streaming_store_writes_exactly_its_range() {
         let mapping = PrivateMapping::new(1 << 16).unwrap();
         let from: Vec<u8> = (0..=255).cycle().take(4096).collect();
         for (offset, len) in [(0, 4096), (0, 4001), (64, 63), (1, 300), (4095, 1), (128, 0)] {
@@ -403,12 +403,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "inside the mapping")]
-    fn nothing_is_streamed_beyond_the_end() {
+    fn streaming_store_beyond_the_end_panics() {
         PrivateMapping::new(4096).unwrap().stream(4000, &[1; 97]);
     }
 
     #[test]
-    fn short_copies_copy_all_and_no_more() {
+    fn short_copy_writes_exactly_its_length() {
         let from: Vec<u8> = (1..=200).collect();
         for len in 0..=130 {
             let mut to = vec![0; 200];

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_until_it_is_there_or_gives_up() {
+    fn spin_returns_when_the_condition_holds_or_time_is_over() {
         let mut looks = 0;
         let third = || {
             looks += 1;
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_as_long_as_nobody_computes_meanwhile() {
+    fn spin_wait_yields_while_yields_are_short() {
         let (mut policy, clock) = (YieldPolicy { sleeps_until: None }, Cell::new(Instant::now()));
         for takes in [Duration::ZERO, Duration::from_micros(1), SLICE].repeat(9) {
             assert!(!once(&mut policy, &clock, takes));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_as_long_as_only_other_threads_that_wait_take_their_turns() {
+    fn spin_wait_yields_while_only_other_waiting_threads_run() {
         let (mut policy, clock) = (YieldPolicy { sleeps_until: None }, Cell::new(Instant::now()));
         let turns = SLICE * 256;
         for _ in 0..9 {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeps_after_a_yield_in_which_somebody_computed_and_tries_again_later() {
+    fn spin_wait_sleeps_after_a_long_yield_and_retries_yielding_later() {
         let (mut policy, clock) = (YieldPolicy { sleeps_until: None }, Cell::new(Instant::now()));
         let long = SLICE * 2;
         assert!(!once(&mut policy, &clock, long));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn short_slices_are_asked_for_without_changing_the_policy() {
+    fn setting_a_short_slice_keeps_the_scheduling_policy() {
         std::thread::spawn(|| {
             let policy = sys::policy().unwrap();
             sys::set_slice(SHORT_SLICE).unwrap();

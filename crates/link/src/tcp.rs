@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_leave_but_for_the_first_bytes() {
+    fn tcp_send_skips_bytes_already_sent() {
         let (a, b) = pair();
         let pieces = [piece(b"abc"), piece(b""), piece(b"defg"), piece(b"hi")];
         assert_eq!(send(&a, &pieces, 4).unwrap(), 5);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_go_to_pieces_first() {
+    fn tcp_receive_fills_pieces_before_the_rest_buffer() {
         let (a, b) = pair();
         send(&a, &[piece(b"0123456789")], 0).unwrap();
         let (mut first, mut second, mut rest) = ([0_u8; 3], [0_u8; 4], [0_u8; 8]);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_there_is_refused_whole() {
+    fn tcp_send_of_unmapped_memory_is_efault_and_sends_nothing() {
         let (a, b) = pair();
         let missing = Piece::new(std::ptr::without_provenance(8), 100);
         let Err(LinkError::Io(error)) = send(&a, &[missing], 0) else { panic!() };
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_and_a_reset_are_told_apart() {
+    fn tcp_fin_and_reset_are_distinguished() {
         let (a, b) = pair();
         a.shutdown();
         assert_eq!(receive(&b, &mut [0; 1]), Received::End);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_is_received_before_an_end_of_our_own() {
+    fn received_bytes_are_readable_after_stop_receiving() {
         let (a, b) = pair();
         send(&a, &[piece(b"last")], 0).unwrap();
         let mut got = [0; 2];
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_stream_takes_what_fits() {
+    fn full_tcp_send_buffer_takes_a_part_then_is_busy() {
         let (a, _b) = pair();
         let big = vec![7_u8; 64 << 20];
         let taken = send(&a, &[piece(&big)], 0).unwrap();

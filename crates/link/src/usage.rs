@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_grows_while_the_process_computes() {
+    fn cpu_time_usage_grows_while_computing() {
         let before = Usage::now();
         while Usage::now().time == before.time {}
         assert!(Usage::now().time > before.time);

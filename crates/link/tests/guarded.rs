@@ -268,31 +268,31 @@ fn on_a_stack() {
 }
 
 #[test]
-fn the_default_action_ends_the_program_as_ever() {
+fn own_fault_of_a_program_with_default_action_kills_it_with_sigsegv() {
     for scenario in ["default", "killed", "ignored"] {
         assert_eq!(run(scenario).signal(), Some(libc::SIGSEGV), "{scenario}");
     }
 }
 
 #[test]
-fn a_handler_of_the_programs_gets_its_own_faults_and_no_others() {
+fn program_handler_gets_only_faults_outside_of_guarded_copies() {
     for scenario in ["before", "after", "noticed"] {
         assert!(run(scenario).success(), "{scenario}: {}", run(scenario));
     }
 }
 
 #[test]
-fn a_handler_over_ours_may_pass_on() {
+fn handler_installed_over_the_guard_may_chain_to_it() {
     assert_eq!(run("chained").signal(), Some(libc::SIGSEGV));
 }
 
 #[test]
-fn a_handler_over_ours_may_go_away_again() {
+fn handler_installed_over_the_guard_may_be_removed() {
     assert_eq!(run("put back").signal(), Some(libc::SIGSEGV));
 }
 
 #[test]
-fn flags_of_a_handler_below_ours_keep_their_meaning() {
+fn sigaction_flags_of_a_handler_below_the_guard_are_honoured() {
     assert_eq!(run("once").signal(), Some(libc::SIGSEGV));
     for scenario in ["stack and mask", "plain stack"] {
         assert!(run(scenario).success(), "{scenario}: {}", run(scenario));
@@ -300,12 +300,12 @@ fn flags_of_a_handler_below_ours_keep_their_meaning() {
 }
 
 #[test]
-fn the_operating_system_guards_when_the_handler_cannot() {
+fn kernel_copies_are_used_when_the_fault_handler_is_unavailable() {
     assert!(run("many").success(), "{}", run("many"));
 }
 
 #[test]
-fn what_is_unmapped_is_an_error() {
+fn guarded_access_to_unmapped_pages_is_an_error() {
     assert!(run("unmapped").success(), "{}", run("unmapped"));
 }
 

@@ -124,7 +124,7 @@ fn wait(fd: impl std::os::fd::AsFd) {
 }
 
 #[test]
-fn the_checksum_covers_the_identification_of_each_segment() {
+fn icrc_covers_the_ipv4_identification_of_each_gso_segment() {
     on_a_wire(|| {
         // One segment per frame on the wire, as a real network adapter would send it.
         if let Err(why) = run_ip("link set v0 gso_max_segs 1") {
@@ -157,7 +157,7 @@ fn the_checksum_covers_the_identification_of_each_segment() {
 }
 
 #[test]
-fn a_packet_that_the_path_does_not_take_is_said_to_be_too_large() {
+fn packet_above_the_path_mtu_fails_as_too_large() {
     on_a_wire(|| {
         let port = port(OURS);
         let to = Destination::new(ip(THEIRS), 4791);
@@ -289,11 +289,11 @@ fn membership_shows(group: &str) -> bool {
 }
 
 #[test]
-fn multicast_over_ipv4() {
+fn ipv4_multicast_crosses_a_network() {
     multicast_crosses_the_wire("239.77.0.1", OURS, THEIRS);
 }
 
 #[test]
-fn multicast_over_ipv6() {
+fn ipv6_multicast_crosses_a_network() {
     multicast_crosses_the_wire("ff05::77:1", "fd77::1", "fd77::2");
 }

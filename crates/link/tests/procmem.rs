@@ -77,7 +77,7 @@ fn pidfd(pid: i32) -> std::os::fd::OwnedFd {
 }
 
 #[test]
-fn reads_writes_and_faults() {
+fn process_memory_read_and_write_work_and_bad_addresses_fault() {
     let (mut target, addr) = Target::spawn();
     let memory = ProcessMemory::new(target.pid(), Some(pidfd(target.pid()))).unwrap();
     let mut bytes = vec![0; 100_000];
@@ -103,7 +103,7 @@ fn reads_writes_and_faults() {
 }
 
 #[test]
-fn a_range_that_ends_early_says_how_far_it_came() {
+fn partial_process_memory_read_reports_the_bytes_done() {
     let (target, addr) = Target::spawn();
     let memory = ProcessMemory::new(target.pid(), None).unwrap();
     if let Err(ProcMemError::Refused { .. }) = memory.read(addr, &mut [0]) {
@@ -126,7 +126,7 @@ fn a_range_that_ends_early_says_how_far_it_came() {
 }
 
 #[test]
-fn a_dead_process_is_gone() {
+fn memory_of_a_dead_process_is_gone() {
     let (mut target, addr) = Target::spawn();
     let pid = target.pid();
     let memory = ProcessMemory::new(pid, Some(pidfd(pid))).unwrap();
@@ -142,7 +142,7 @@ fn a_dead_process_is_gone() {
 }
 
 #[test]
-fn a_process_is_not_another_to_itself() {
+fn own_process_and_invalid_pids_are_refused() {
     let own = std::process::id() as i32;
     assert!(matches!(ProcessMemory::new(own, None), Err(ProcMemError::OwnProcess { .. })));
     let thread = rustix::thread::gettid().as_raw_nonzero().get();
@@ -153,7 +153,7 @@ fn a_process_is_not_another_to_itself() {
 }
 
 #[test]
-fn pieces_of_any_length_arrive_whole() {
+fn gathered_write_to_process_memory_is_exact() {
     let (target, addr) = Target::spawn();
     let memory = ProcessMemory::new(target.pid(), Some(pidfd(target.pid()))).unwrap();
     let bytes: Vec<u8> = (0..40).map(|i| 200 - i).collect();
@@ -189,7 +189,7 @@ fn role_of_another_namespace() {
 
 /// The process ID of a pidfd in /proc then differs from the one that a copy needs.
 #[test]
-fn a_pidfd_names_no_memory_where_proc_is_of_another_pid_namespace() {
+fn pidfd_with_proc_of_another_pid_namespace_is_refused() {
     let unshare = |more: &[&str]| {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);

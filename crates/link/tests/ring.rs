@@ -36,7 +36,7 @@ enum Op {
 
 proptest! {
     #[test]
-    fn behaves_as_a_queue(ops in prop::collection::vec(
+    fn ring_behaves_as_a_fifo_queue(ops in prop::collection::vec(
         prop_oneof![
             (any::<u8>(), 0usize..1100).prop_map(|(k, n)| Op::Push(k, n)),
             (any::<u8>(), 0..=SHORT).prop_map(|(k, n)| Op::Short(k, n)),
@@ -86,7 +86,7 @@ proptest! {
 
     /// Whatever a peer writes anywhere: no panic, and no record longer than the maximum.
     #[test]
-    fn a_scribbling_peer_breaks_only_the_ring(
+    fn random_peer_writes_break_only_the_ring(
         scribbles in prop::collection::vec((0usize..(4096 + 4096) / 8, any::<u64>(), any::<bool>()), 1..60),
         sizes in prop::collection::vec(0usize..1000, 1..60),
     ) {
@@ -120,7 +120,7 @@ proptest! {
 }
 
 #[test]
-fn a_consumer_that_lies_about_its_position_breaks_the_ring() {
+fn invalid_consumer_position_breaks_the_ring() {
     for lie in [64, 4096 * 3, u64::MAX] {
         let (mut tx, _, fd) = ring(4096);
         let memory = SharedMem::map(fd, 512).unwrap();
@@ -139,7 +139,7 @@ fn a_consumer_that_lies_about_its_position_breaks_the_ring() {
 }
 
 #[test]
-fn what_is_no_ring_is_refused() {
+fn mapping_memory_that_is_no_sealed_ring_is_refused() {
     let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
     Producer::map(&file).unwrap_err();
     let small = SharedMem::create("small", 8).unwrap();
@@ -162,7 +162,7 @@ fn what_is_no_ring_is_refused() {
 }
 
 #[test]
-fn the_largest_record_and_one_more() {
+fn largest_record_is_accepted_and_one_byte_more_is_too_large() {
     let (mut tx, mut rx, _) = ring(1 << 20);
     assert_eq!(tx.max_record(), MAX_RECORD);
     let bytes = vec![3; MAX_RECORD];
@@ -262,7 +262,7 @@ fn forbid_membarrier() {
 }
 
 #[test]
-fn a_consumer_that_may_not_fence_for_its_producer_any_more_sleeps_when_the_producer_fences() {
+fn consumer_without_membarrier_sleeps_once_the_producer_fences() {
     let (mut tx, rx, fd) = ring(4096);
     let memory = SharedMem::map(fd, (4096 + 4096) / 8).unwrap();
     // The consumer's capability in the header.
@@ -288,7 +288,7 @@ fn a_consumer_that_may_not_fence_for_its_producer_any_more_sleeps_when_the_produ
 }
 
 #[test]
-fn a_packet_is_a_record_and_a_flush_wakes_once() {
+fn packet_is_one_ring_record_and_flush_wakes_once() {
     let (a, b) = RingPair::create(1 << 20).unwrap();
     let (near, far) = PeerBell::pair().unwrap();
     let (mut a, mut b) = (End::open(a, near), End::open(b, far));

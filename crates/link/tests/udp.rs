@@ -106,7 +106,7 @@ fn packets_go_to_the_slot_of_their_qpn() {
 }
 
 #[test]
-fn a_segmented_batch_arrives_whole_in_its_slot() {
+fn gso_batch_arrives_intact_at_its_slot() {
     let mut p = pair("127.77.201.3", "127.77.201.4");
     let (port, other) = (p.port(2), p.port(1));
     let mut batch = TxBatch::new();
@@ -129,7 +129,7 @@ fn a_segmented_batch_arrives_whole_in_its_slot() {
 }
 
 #[test]
-fn a_smaller_packet_closes_a_batch_and_a_larger_does_not_join() {
+fn smaller_packet_closes_a_gso_batch_and_larger_one_is_refused() {
     let mut p = pair("127.77.201.5", "127.77.201.6");
     let port = p.port(0);
     let mut batch = TxBatch::new();
@@ -150,7 +150,7 @@ fn a_smaller_packet_closes_a_batch_and_a_larger_does_not_join() {
 }
 
 #[test]
-fn pieces_are_gathered_in_order() {
+fn payload_pieces_are_gathered_in_order() {
     static PARTS: [&[u8]; 5] = [&[1; 300], &[], &[2; 1], &[3; 211], &[4; 512]];
     let mut p = pair("127.77.201.7", "127.77.201.8");
     let port = p.port(0);
@@ -176,7 +176,7 @@ fn pieces_are_gathered_in_order() {
 }
 
 #[test]
-fn damage_is_seen() {
+fn every_damaged_byte_is_an_icrc_error() {
     let mut p = pair("127.77.201.9", "127.77.201.10");
     let port = p.port(0);
     let raw = std::net::UdpSocket::from(p._senders.socket(0).unwrap());
@@ -209,7 +209,7 @@ fn damage_is_seen() {
 }
 
 #[test]
-fn the_header_is_told() {
+fn arrival_reports_ip_header_fields_in_its_grh() {
     let mut p = pair("127.77.201.11", "127.77.201.12");
     let port = p.port(0);
     p.to.tos = 0x28;
@@ -234,7 +234,7 @@ fn the_header_is_told() {
 }
 
 #[test]
-fn ipv6_too() {
+fn ipv6_packets_arrive_with_right_icrc_and_grh() {
     let mut group = match UdpGroup::open(ip("::1"), &ANY_PORT) {
         Ok(group) => group,
         Err(e) => return println!("SKIPPED: no IPv6 loopback here ({e})"),
@@ -273,7 +273,7 @@ fn ipv6_too() {
 }
 
 #[test]
-fn a_recycled_socket_is_empty() {
+fn recycled_socket_has_no_packets_left() {
     let mut p = pair("127.77.201.13", "127.77.201.14");
     let (one, two) = (p.port(1), p.port(2));
     let mut batch = TxBatch::new();
@@ -293,7 +293,7 @@ fn a_recycled_socket_is_empty() {
 }
 
 #[test]
-fn a_port_that_is_held_names_its_holder() {
+fn bind_of_a_used_port_names_the_holding_process() {
     let first = UdpGroup::open(ip("127.77.201.15"), &ANY_PORT).unwrap();
     let port = first.local_addr().port();
     let again = UdpGroup::open(ip("127.77.201.15"), &GroupOptions { port, ..ANY_PORT });
@@ -309,7 +309,7 @@ fn a_port_that_is_held_names_its_holder() {
 }
 
 #[test]
-fn a_foreign_address_is_refused() {
+fn bind_to_a_non_local_address_is_refused() {
     let e = UdpGroup::open(ip("192.0.2.1"), &ANY_PORT).unwrap_err();
     assert!(matches!(e, OpenError::NotLocal { .. }), "{e}");
     let e = McastSocket::join(ip("239.77.1.1"), ip("192.0.2.1"), &ANY_PORT).unwrap_err();
@@ -361,7 +361,7 @@ fn multicast_reaches_every_member_host() {
 }
 
 #[test]
-fn ipv6_multicast() {
+fn ipv6_multicast_reaches_a_member() {
     let group = ip("ff05::77:201");
     let member = match McastSocket::join(group, ip("::1"), &ANY_PORT) {
         Ok(member) => member,
@@ -381,7 +381,7 @@ fn ipv6_multicast() {
 }
 
 #[test]
-fn unreachable_is_an_error_and_not_fatal() {
+fn unreachable_destination_is_an_error_and_the_port_stays_usable() {
     let mut p = pair("127.77.201.21", "127.77.201.22");
     let port = p.port(0);
     let mut batch = TxBatch::new();
@@ -405,7 +405,7 @@ fn unreachable_is_an_error_and_not_fatal() {
 
 /// The hop limit that is not passed with each packet is that of the socket.
 #[test]
-fn hop_limits_arrive_as_asked() {
+fn hop_limit_of_each_packet_arrives() {
     let mut group = UdpGroup::open(ip("127.0.0.1"), &ANY_PORT).unwrap();
     let a = UdpPort::new(group.socket(0).unwrap()).unwrap();
     let mut rx = RxBatch::new(4);

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_may_be_cancelled_in_a_function_of_ours() {
+    fn thread_can_be_cancelled_inside_hooked_connect() {
         let dir = rdmux_testing::temp_dir();
         let path = dir.path().join("full");
         let listener = UnixListener::bind(&path).unwrap();

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_numbered_devices_are_of_one_at_a_time() {
+    fn only_numbered_issm_devices_have_exclusive_open() {
         // SAFETY: a string.
         let is = |path: &CStr| unsafe { is_issm(path.as_ptr()) };
         assert!(is(c"/dev/infiniband/issm0") && is(c"/dev/infiniband/issm12"));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_fifo_is_opened_as_it_is() {
+    fn issm_path_that_is_not_a_fifo_is_opened_normally() {
         for flags in [libc::O_RDONLY, libc::O_RDONLY | libc::O_NONBLOCK] {
             let (first, second) = (open_at(c"/dev/null", flags).0, open_at(c"/dev/null", flags).0);
             assert!(first >= 0 && second >= 0);

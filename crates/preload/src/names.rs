@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_none_is_no_answer() {
+    fn malformed_hosts_record_is_no_answer() {
         let lines =
             [LINE, "elsewhere.example a", "127.77.0.1", " a", "127.77.0.1  a", "127.77.0.2 a b"];
         assert_eq!(look_up(&lines, "a"), None);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_label_is_not_looked_up() {
+    fn host_name_that_is_not_a_label_is_not_looked_up() {
         assert!(is_label(b"node-1") && is_label(&[b'x'; 63]));
         for other in ["", "a.example", "127.0.0.1", "::1", "a b", &"x".repeat(64)] {
             assert!(!is_label(other.as_bytes()), "{other}");

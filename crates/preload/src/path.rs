@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_directories_lead_elsewhere() {
+    fn only_paths_below_infiniband_directories_are_redirected() {
         for ours in [
             "/sys/class/infiniband",
             "/sys/class/infiniband/",

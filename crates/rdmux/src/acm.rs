@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_told_from_names() {
+    fn acm_destination_is_an_ip_address_or_a_name() {
         assert_eq!(address("10.1.2.3").unwrap(), std::net::Ipv4Addr::new(10, 1, 2, 3).into());
         assert_eq!(
             address("fd00::1").unwrap(),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn service_that_is_not_there_is_an_error_that_says_what_to_do() {
+    fn missing_acm_service_is_connection_refused_with_advice() {
         let acm = Acm::at([Target::Programs(Places::new("/nowhere", "/nowhere"))]).unwrap();
         let error = acm.resolve(None, address("node1").unwrap()).unwrap_err();
         let text = error.to_string();

@@ -204,7 +204,7 @@ mod tests {
     use crate::QpType;
 
     #[test]
-    fn who_waits_is_told_of_what_others_leave() {
+    fn armed_cq_stays_readable_when_another_thread_polls_some_completions() {
         let host = Context::builder().embedded().open().unwrap();
         let cq = host.cq(8).unwrap();
         let qp = host.pd().qp(QpType::Rc).cq(&cq).build().unwrap();

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_service_is_told_with_the_events_that_may_be_the_reason() {
+    fn service_gone_error_mentions_the_unread_event_limit() {
         let text = Error::new("device", "read events", Cause::Gone).to_string();
         assert!(text.contains("closed this process's connection"), "{text}");
         assert!(text.contains("16384") && text.contains("log"), "{text}");

@@ -383,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_round_trips() {
+    fn qp_endpoint_bytes_round_trip() {
         let e = Endpoint { gid: Gid([7; 16]), lid: Lid(0x0405), qpn: Qpn::new(0x01_02_03) };
         assert_eq!(e.to_bytes()[16..], [4, 5, 1, 2, 3]);
         assert_eq!(Endpoint::from_bytes(&e.to_bytes()), Some(e));

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_connects_over_every_kind_of_device() {
+    fn resolved_addresses_connect_over_infiniband_roce_and_iwarp() {
         for ([a, b], has_gid) in [
             (infiniband(), true),
             (alone(DeviceKind::Roce), true),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_where_paths_are_given() {
+    fn connecting_with_given_paths_sends_no_sa_query() {
         let [a, b] = infiniband();
         let mut listener = listener(&b);
         let native = found(&a, &listener).swap_remove(0);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn listener_that_is_not_there_is_found_and_refuses() {
+    fn address_without_listener_resolves_and_rejects_with_reason_8() {
         let [a, b] = infiniband();
         let to = (b.address().unwrap(), 7).into();
         let answer = Resolver::new(&a).resolve_addr(to, &NATIVE).swap_remove(0);

@@ -183,7 +183,7 @@ mod tests {
 
     #[cfg(feature = "tokio")]
     #[test]
-    fn who_looked_before_another_cleared_looks_again() {
+    fn task_that_missed_a_wakeup_checks_readiness_again() {
         let (a, mut b) = UnixStream::pair().unwrap();
         let waiter = Waiter::new(a);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -203,7 +203,7 @@ mod tests {
 
     #[cfg(feature = "tokio")]
     #[test]
-    fn who_looked_after_what_was_cleared_waits() {
+    fn cleared_readiness_makes_next_task_wait_for_new_data() {
         let (a, mut b) = UnixStream::pair().unwrap();
         let waiter = Waiter::new(a);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -220,7 +220,7 @@ mod tests {
 
     #[cfg(feature = "tokio")]
     #[test]
-    fn a_runtime_waits_for_what_another_one_has_waited_for() {
+    fn waiter_works_in_several_tokio_runtimes() {
         let (a, mut b) = UnixStream::pair().unwrap();
         b.write_all(&[1]).unwrap();
         let waiter = Waiter::new(a);

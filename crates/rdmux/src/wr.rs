@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn modifiers_add_up() {
+    fn send_wr_flags_accumulate() {
         let wr = SendWr::send(1).signaled().fence().solicited();
         assert_eq!(wr.raw().flags, SendFlags::all());
     }

@@ -366,17 +366,17 @@ fn limited_members_of_a_partition_have_no_way_to_each_other() {
 }
 
 #[test]
-fn end_of_the_other_process_is_heard() {
+fn qp_notices_end_of_peer_process_on_another_host() {
     on_a_fabric("ends");
 }
 
 #[test]
-fn service_that_is_stopped_is_done_without() {
+fn stopped_peer_service_falls_back_to_udp() {
     on_a_fabric("stopped");
 }
 
 #[test]
-fn either_process_can_do_without_rings() {
+fn connections_between_hosts_work_when_either_side_disables_rings() {
     on_a_fabric_with("off_here", "off");
     on_a_fabric("off_there");
 }

@@ -143,7 +143,7 @@ fn a_refusal_carries_the_programs_words() {
 }
 
 #[test]
-fn what_is_posted_for_a_connection_that_is_refused_is_flushed() {
+fn receives_of_a_rejected_connection_are_flushed() {
     over_every_link(|a, b| {
         let (passive, _listener, at) = listener(b);
         let (active, id) = resolved(a, at);
@@ -180,7 +180,7 @@ fn a_datagram_peers_refusal_carries_its_words() {
 }
 
 #[test]
-fn a_request_that_nobody_takes_is_refused() {
+fn dropped_connect_request_is_rejected() {
     over_every_link(|a, b| {
         let (passive, _listener, at) = listener(b);
         let (active, id) = resolved(a, at);
@@ -213,7 +213,7 @@ fn destroying_waits_until_the_last_event_is_dropped() {
 }
 
 #[test]
-fn events_follow_an_id_to_its_new_channel() {
+fn events_of_a_migrated_id_arrive_on_its_new_channel() {
     let a = host();
     let (old, id) = {
         let (_c, _l, at) = listener(&a);
@@ -252,7 +252,7 @@ fn a_group_that_was_left_gives_no_event() {
 }
 
 #[test]
-fn a_group_that_the_queue_pair_cannot_hear_is_not_joined() {
+fn join_fails_if_qp_is_already_attached_to_the_group() {
     over_roce(|a, _| {
         let (channel, id, group) = datagrams(a, 81);
         let ours = a.pd().qp(QpType::Ud).cq(&a.cq(1).unwrap()).build().unwrap();
@@ -272,7 +272,7 @@ fn a_group_that_the_queue_pair_cannot_hear_is_not_joined() {
 }
 
 #[test]
-fn an_address_is_bound_once() {
+fn binding_a_used_or_foreign_address_fails() {
     let a = host();
     let (channel, _listener, at) = listener(&a);
     let second = Id::new(&channel, PortSpace::Tcp).unwrap();

@@ -58,7 +58,7 @@ fn a_slow_receiver_loses_nothing() {
 }
 
 #[test]
-fn closing_delivers_everything_and_then_the_end() {
+fn close_delivers_pending_messages_then_end_of_stream() {
     over_every_link(|a, b| {
         let (mut left, mut right) = pair(a, b, on);
         left.send(b"one").unwrap();
@@ -72,7 +72,7 @@ fn closing_delivers_everything_and_then_the_end() {
 }
 
 #[test]
-fn sending_on_a_closed_connection_says_so() {
+fn send_on_closed_connection_is_disconnected_error() {
     over_every_link(|a, b| {
         let (left, mut right) = pair(a, b, on);
         drop(left);
@@ -106,7 +106,7 @@ fn a_message_longer_than_agreed_is_refused_at_once() {
 }
 
 #[test]
-fn the_peers_memory_is_written_read_and_changed() {
+fn remote_memory_is_written_read_and_updated_by_atomics() {
     over_every_link(|a, b| {
         let (mut left, mut right) = pair(a, b, on);
         let all = Access::LOCAL_WRITE
@@ -135,7 +135,7 @@ fn the_peers_memory_is_written_read_and_changed() {
 }
 
 #[test]
-fn a_region_that_was_dropped_is_out_of_reach() {
+fn write_to_deregistered_region_fails_the_connection_for_both() {
     over_every_link(|a, b| {
         let (mut left, mut right) = pair(a, b, on);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -174,7 +174,7 @@ fn private_data_and_addresses_are_known_to_both() {
 }
 
 #[test]
-fn both_halves_work_in_their_own_threads() {
+fn split_sender_and_receiver_work_in_separate_threads() {
     over_every_link(|a, b| {
         let (left, mut right) = pair(a, b, on);
         let (mut sender, mut receiver) = left.split();
@@ -197,7 +197,7 @@ fn both_halves_work_in_their_own_threads() {
 }
 
 #[test]
-fn a_half_that_is_dropped_takes_nothing_from_the_other() {
+fn dropped_half_of_a_split_connection_leaves_the_other_usable() {
     over_every_link(|a, b| {
         let (left, mut right) = pair(a, b, on);
         let (mut sender, mut receiver) = left.split();
@@ -224,7 +224,7 @@ fn a_half_that_is_dropped_takes_nothing_from_the_other() {
 }
 
 #[test]
-fn a_write_with_immediate_is_no_message() {
+fn write_with_immediate_is_not_received_as_a_message() {
     over_every_link(|a, b| {
         let next = |channel: &EventChannel, kind| -> Event {
             channel.next(None).unwrap().unwrap().expect(kind, "go on").unwrap()
@@ -283,7 +283,7 @@ fn sizes_that_no_memory_holds_are_errors_at_once() {
 }
 
 #[test]
-fn connecting_to_nobody_is_refused_with_a_reason() {
+fn connecting_without_listener_is_rejected_with_reason_8() {
     over_every_link(|a, b| {
         let error = on(a).connect((b.address().unwrap(), 1).into()).unwrap_err();
         assert!(matches!(error.cause(), Cause::Rejected { reason: 8, .. }), "{error}");

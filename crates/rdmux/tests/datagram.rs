@@ -19,7 +19,7 @@ fn endpoint(context: &Context) -> Datagram {
 }
 
 #[test]
-fn a_peer_is_found_by_address_and_answers_to_the_sender() {
+fn datagram_peer_resolved_by_address_can_reply_to_the_sender() {
     over_every_link(|a, b| {
         let (mut left, mut right) = (endpoint(a), endpoint(b));
         let peer = left.resolve(right.local_addr()).unwrap();
@@ -34,7 +34,7 @@ fn a_peer_is_found_by_address_and_answers_to_the_sender() {
 }
 
 #[test]
-fn a_datagram_that_has_no_way_does_not_end_the_endpoint() {
+fn unroutable_datagram_fails_its_send_and_endpoint_stays_usable() {
     over_roce(|a, b| {
         let (mut left, mut right) = (endpoint(a), endpoint(b));
         let peer = left.resolve(right.local_addr()).unwrap();
@@ -83,7 +83,7 @@ fn a_peer_that_sends_by_the_other_family_is_answered_by_it() {
 }
 
 #[test]
-fn more_than_a_packet_is_refused() {
+fn datagram_beyond_mtu_is_too_long() {
     over_every_link(|a, b| {
         let (mut left, right) = (endpoint(a), endpoint(b));
         let peer = left.resolve(right.local_addr()).unwrap();
@@ -93,7 +93,7 @@ fn more_than_a_packet_is_refused() {
 }
 
 #[test]
-fn nobody_at_an_address_is_an_error() {
+fn resolving_without_udp_listener_is_connection_refused() {
     over_every_link(|a, b| {
         let error = endpoint(a).resolve((b.address().unwrap(), 1).into()).unwrap_err();
         assert!(matches!(error.cause(), Cause::Rejected { reason: 1, .. }), "{error}");
@@ -123,7 +123,7 @@ fn a_group_reaches_its_members_until_they_leave() {
 }
 
 #[test]
-fn groups_by_record_are_sent_to_by_address() {
+fn groups_joined_by_mcmember_record_are_sent_to_by_address() {
     let [high, low, ..] = std::process::id().to_be_bytes()[2..] else { unreachable!() };
     let group = Ipv4Addr::new(239, 78, high, low);
     over_every_link(|a, b| {

@@ -529,36 +529,36 @@ fn rung() {
 }
 
 #[test]
-fn a_peer_that_blocks_its_doorbell_blocks_nobody() {
+fn abused_doorbell_of_a_peer_does_not_block_other_connections() {
     in_a_process("rung");
 }
 
 #[test]
-fn a_peer_that_scribbles_hurts_itself() {
+fn shared_memory_corruption_by_a_peer_leaves_other_connections_working() {
     in_a_process("scribbled");
 }
 
 #[test]
-fn a_peer_that_scribbles_without_end_hurts_itself() {
+fn endless_shared_memory_corruption_leaves_other_connections_working() {
     in_a_process("flooded");
 }
 
 #[test]
-fn impossible_records_hurt_nobody() {
+fn forged_ring_records_leave_other_connections_working() {
     in_a_process("forged");
 }
 
 #[test]
-fn what_is_published_falsely_hurts_nobody() {
+fn offers_of_memory_without_rights_leave_other_connections_working() {
     in_a_process("deceived");
 }
 
 #[test]
-fn a_peer_that_stops_in_a_copy_is_given_up() {
+fn peer_that_stalls_in_a_direct_copy_is_given_up() {
     in_a_process("stalled");
 }
 
 #[test]
-fn a_peer_may_be_killed_in_any_copy() {
+fn peer_killed_in_any_direct_copy_leaves_other_connections_working() {
     in_a_process("killed");
 }

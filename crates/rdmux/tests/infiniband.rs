@@ -145,7 +145,7 @@ fn a_datagram_to_a_group_reaches_members_of_the_sender_s_own_port() {
 }
 
 #[test]
-fn a_datagram_to_the_own_lid_comes_back() {
+fn datagram_to_own_lid_is_looped_back() {
     let fabric = Fabric::managed("two").unwrap();
     let a = End::new(active(&fabric, "a"), QpType::Ud);
     a.qp.activate(Qkey(5)).unwrap();
@@ -278,7 +278,7 @@ fn join_early() -> Early {
 }
 
 #[test]
-fn a_group_that_waits_for_the_broadcast_group_is_told_when_the_port_gets_another_lid() {
+fn lid_change_fails_join_that_waits_for_the_broadcast_group() {
     let Early { mut manager, channel, id: _id, .. } = join_early();
     set_port(&mut manager, &[1], Lid(3), sm::PortState::NO_CHANGE);
     let event = channel.next(Some(Duration::from_secs(30))).unwrap().expect("it is told");
@@ -286,7 +286,7 @@ fn a_group_that_waits_for_the_broadcast_group_is_told_when_the_port_gets_another
 }
 
 #[test]
-fn a_group_can_be_joined_before_administration_has_told_the_broadcast_group() {
+fn join_before_the_broadcast_group_is_known_completes_later() {
     let Early { administration, channel, id, manager: _manager } = join_early();
     let broadcast = let_join(&administration, Lid(0xc001), None);
     let joined = let_join(&administration, Lid(0xc002), Some(broadcast.mgid));
@@ -426,7 +426,7 @@ fn a_device_with_two_ports_on_one_fabric_exchanges_messages_by_each() {
 }
 
 #[test]
-fn a_datagram_leaves_and_arrives_by_the_port_of_its_queue_pair() {
+fn datagrams_use_only_the_port_of_their_queue_pair() {
     const QKEY: Qkey = Qkey(7);
     let fabric = Fabric::managed("switch:4").unwrap();
     let [a, b] = [with_two_ports([&fabric; 2], "a"), active(&fabric, "b")];
@@ -462,7 +462,7 @@ fn a_datagram_leaves_and_arrives_by_the_port_of_its_queue_pair() {
 }
 
 #[test]
-fn a_port_that_goes_down_leaves_the_other_alone() {
+fn port_down_does_not_affect_the_other_port_of_the_device() {
     let one = Fabric::managed("switch:3").unwrap();
     let two = one.beside("two", "switch:3").unwrap();
     let a = with_two_ports([&one, &two], "a");
@@ -488,7 +488,7 @@ fn a_port_that_goes_down_leaves_the_other_alone() {
 }
 
 #[test]
-fn a_port_that_is_not_there_is_refused() {
+fn invalid_port_number_is_refused() {
     let fabric = Fabric::managed("switch:4").unwrap();
     let a = with_two_ports([&fabric; 2], "a");
     for port in [0, 3] {

@@ -101,7 +101,7 @@ fn ports_count_each_packet_of_a_message_and_of_its_acknowledgements() {
 }
 
 #[test]
-fn datagrams_with_another_qkey_are_violations_of_the_port_that_they_come_to() {
+fn wrong_qkey_datagram_counts_qkey_violation_at_the_receiving_port() {
     let fabric = Fabric::managed("switch:3").unwrap();
     let [a, mut b] = ["a", "b"].map(|host| End::new(&fabric, host, QpType::Ud));
     for end in [&a, &b] {

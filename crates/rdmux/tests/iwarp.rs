@@ -107,7 +107,7 @@ fn without_peer_to_peer_the_active_side_sends_first() {
 }
 
 #[test]
-fn the_parameter_goes_before_the_option() {
+fn peer_to_peer_conn_param_overrides_the_id_option() {
     let a = host();
     let (passive, _listener, at) = listener(&a);
     let channel = EventChannel::new(&a).unwrap();
@@ -132,7 +132,7 @@ fn expect_kind(channel: &EventChannel, kind: EventKind) {
 }
 
 #[test]
-fn what_was_posted_before_a_disconnection_arrives() {
+fn sends_posted_before_disconnect_arrive_over_iwarp() {
     let (a, b) = (host(), host());
     let (Pair { active, passive }, _) = pair(&a, &b, &param());
     let buffer = passive.2.pd().alloc(1 << 20, Access::LOCAL_WRITE).unwrap();
@@ -170,7 +170,7 @@ fn a_refusal_carries_the_programs_words() {
 }
 
 #[test]
-fn two_hundred_connections_and_the_passive_side_first_on_each() {
+fn passive_side_sends_first_on_two_hundred_connections() {
     let (a, b) = (host(), host());
     let (passive, _listener, at) = listener(&b);
     let active = EventChannel::new(&a).unwrap();

@@ -196,7 +196,7 @@ fn a_connection_migrates_by_request_from_address_to_address() {
 }
 
 #[test]
-fn an_unreliable_connection_follows_by_its_messages() {
+fn uc_connection_migrates_by_its_messages() {
     over_roce(
         |pair| {
             let [a, b] = &pair.ends;

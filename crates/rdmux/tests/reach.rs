@@ -176,36 +176,36 @@ fn fails() {
 }
 
 #[test]
-fn every_length_goes_by_every_way() {
+fn writes_and_reads_of_every_length_work_by_direct_copy() {
     in_a_process("copies");
 }
 
 #[test]
-fn without_leave_everything_goes_by_the_ring() {
+fn without_permission_for_direct_copies_everything_uses_the_ring() {
     in_a_process("off_there");
 }
 
 #[test]
-fn order_is_kept() {
+fn send_arrives_after_the_preceding_write() {
     in_a_process("order");
 }
 
 #[test]
-fn what_is_not_permitted_is_refused() {
+fn direct_write_without_rights_is_remote_access_error() {
     in_a_process("rights");
 }
 
 #[test]
-fn memory_that_was_taken_back_does_not_change() {
+fn deregistered_memory_is_not_written_by_direct_copies() {
     in_a_process("takes_back");
 }
 
 #[test]
-fn memory_that_was_given_up_is_not_sent() {
+fn send_delivers_memory_from_before_the_queue_pair_failed() {
     in_a_process("gives_up");
 }
 
 #[test]
-fn rights_that_change_count_at_once() {
+fn revoked_remote_write_is_remote_access_error_at_once() {
     in_a_process("fails");
 }

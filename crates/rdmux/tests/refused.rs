@@ -161,23 +161,23 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn a_process_that_is_not_dumpable_is_reached_by_the_ring() {
+fn non_dumpable_process_falls_back_to_the_ring() {
     // For root it would make no difference.
     in_a_process_of("undumpable", geteuid().is_root().then_some(SOMEBODY));
 }
 
 #[test]
-fn a_sandbox_here_hinders_but_what_is_copied_from_here() {
+fn sandboxed_process_cannot_copy_directly_but_its_peer_can() {
     in_a_process("forbidden_here");
 }
 
 #[test]
-fn a_sandbox_there_hinders_but_what_is_copied_from_there() {
+fn sandboxed_peer_cannot_copy_directly_but_this_process_can() {
     in_a_process("forbidden_there");
 }
 
 #[test]
-fn processes_of_one_user_have_each_others_boards() {
+fn processes_of_one_user_exchange_memory_descriptors() {
     in_a_process("friends");
 }
 
@@ -187,14 +187,14 @@ fn a_process_to_which_proc_shows_another_pid_namespace_is_reached_by_the_ring() 
 }
 
 #[test]
-fn processes_of_different_users_have_not() {
+fn processes_of_different_users_exchange_no_memory_descriptors() {
     if is_root() {
         in_a_process("strangers");
     }
 }
 
 #[test]
-fn nor_have_processes_of_users_without_a_number() {
+fn processes_of_unmapped_users_exchange_no_memory_descriptors() {
     if is_root() {
         in_a_process_of("nobodies", Some(NOBODY));
     }

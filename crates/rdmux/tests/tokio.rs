@@ -11,7 +11,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn connections_are_served_by_one_thread() {
+fn client_and_server_run_on_one_async_thread() {
     let (a, b) = (host(), host());
     run(async {
         let mut listener = on(&b).bind((b.address().unwrap(), 0).into()).unwrap();
@@ -35,7 +35,7 @@ fn connections_are_served_by_one_thread() {
 }
 
 #[test]
-fn the_peers_memory_is_awaited() {
+fn async_rdma_read_and_write_complete() {
     let (a, b) = (host(), host());
     run(async {
         let mut listener = on(&b).bind((b.address().unwrap(), 0).into()).unwrap();
@@ -66,7 +66,7 @@ fn the_peers_memory_is_awaited() {
 
 /// An operation whose future was dropped still completes. The next one must not mistake that completion for its own.
 #[test]
-fn an_operation_after_one_that_was_given_up_is_awaited() {
+fn read_after_a_cancelled_read_future_awaits_its_own_completion() {
     const LARGE: usize = 8 << 20;
     let (a, b) = (host(), host());
     run(async {
@@ -100,7 +100,7 @@ fn an_operation_after_one_that_was_given_up_is_awaited() {
 /// Operations whose futures were dropped fill the send queue while their peer answers none of them: the next operation waits
 /// for room.
 #[test]
-fn what_finds_the_queue_full_waits_for_operations_that_were_given_up() {
+fn full_send_queue_waits_for_cancelled_operations_to_complete() {
     const ROOM: usize = 1 + 16;
     let a = host();
     let b = Context::builder().embedded().driven().open().unwrap();
@@ -147,7 +147,7 @@ async fn give_up<T: std::fmt::Debug>(waits: impl Future<Output = rdmux::Result<T
 }
 
 #[test]
-fn outside_a_runtime_what_would_wait_is_an_error() {
+fn waiting_future_outside_a_tokio_runtime_is_an_error() {
     fn fails<T>(waits: impl Future<Output = rdmux::Result<T>>) {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         match std::pin::pin!(waits).poll(&mut cx) {
@@ -216,7 +216,7 @@ async fn both(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
 }
 
 #[test]
-fn groups_are_joined_and_heard() {
+fn async_join_receives_multicast_datagrams() {
     let [high, low, ..] = std::process::id().to_be_bytes()[2..] else { unreachable!() };
     let group = std::net::Ipv4Addr::new(239, 79, high, low);
     let (a, b) = (host(), host());
@@ -248,7 +248,7 @@ const WAITING: usize = 12;
 const ROUNDS: usize = 10_000;
 
 #[test]
-fn of_tasks_that_await_one_queue_each_gets_a_completion() {
+fn tasks_waiting_on_one_cq_get_one_completion_each() {
     let a = host();
     let cq = a.cq(16).unwrap();
     let qp = a.pd().qp(QpType::Rc).cq(&cq).build().unwrap();
@@ -336,7 +336,7 @@ fn paths_are_resolved_for_many_tasks_at_a_time() {
 }
 
 #[test]
-fn of_tasks_that_await_paths_each_gets_its_own() {
+fn concurrent_async_acm_resolves_get_their_own_paths() {
     use rdmux::acm::{Acm, Places, Target, address};
 
     let dir = rdmux_testing::temp_dir();

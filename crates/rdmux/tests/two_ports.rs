@@ -117,7 +117,7 @@ fn ids_at_each_port_connect_and_disconnect_by_it() {
 }
 
 #[test]
-fn lookups_at_the_second_port_are_answered_by_it() {
+fn sidr_lookup_at_the_second_port_is_answered_by_that_port() {
     with_hosts(|a, b| {
         let at = IbAddr::new(gid(b, 2), SERVICE);
         let listener = End::new(b, PortSpace::Ib, QpType::Ud, 2);
@@ -141,7 +141,7 @@ fn address(context: &Context) -> Addr {
 }
 
 #[test]
-fn an_ip_address_leads_to_the_second_port_while_the_first_has_no_link() {
+fn ip_address_resolves_to_second_port_while_first_is_down() {
     with_hosts_on(|a, b, fabrics| {
         // On two fabrics both ports query, and the first answer counts.
         connects(a, b, address(b), None, if fabrics == 1 { 1 } else { 0 });
@@ -185,7 +185,7 @@ fn hosts_of_either_fabric_reach_a_host_of_both_by_its_ip_address() {
 }
 
 #[test]
-fn ids_at_the_second_port_are_in_groups_of_its_subnet() {
+fn multicast_join_at_the_second_port_uses_its_gid() {
     with_hosts(|a, b| {
         let group = IpAddr::from(Ipv4Addr::new(239, 77, 3, 4));
         let ends = [a, b].map(|context| {
@@ -218,7 +218,7 @@ fn ids_at_the_second_port_are_in_groups_of_its_subnet() {
 }
 
 #[test]
-fn datagrams_are_at_the_port_to_which_their_address_leads() {
+fn datagram_endpoint_uses_the_port_that_its_address_resolves_to() {
     with_hosts(|a, b| {
         let bind = |context| {
             let at = SocketAddr::new(Context::address(context).unwrap(), 0);
@@ -245,7 +245,7 @@ fn datagrams_are_at_the_port_to_which_their_address_leads() {
 }
 
 #[test]
-fn a_target_at_the_second_port_receives_by_it() {
+fn xrc_target_at_the_second_port_receives_by_that_port() {
     with_hosts(|a, b| {
         let cq = a.cq(16).unwrap();
         let sender = a.pd().qp(QpType::XrcSend).cq(&cq).port(2).max_inline(64).build().unwrap();

@@ -63,7 +63,7 @@ fn node_info_smp() -> Smp {
 }
 
 #[test]
-fn client_gets_the_answer_to_its_question() {
+fn umad_client_gets_node_info_by_directed_route() {
     let (fabric, port) = port();
     let nodes = fabric.nodes().unwrap();
     let mut client = port.client(&directed()).unwrap();
@@ -76,7 +76,7 @@ fn client_gets_the_answer_to_its_question() {
 }
 
 #[test]
-fn question_that_nobody_answers_times_out_and_the_next_is_answered() {
+fn unanswered_mad_times_out_and_the_next_request_is_answered() {
     let (_fabric, port) = port();
     let once = RequestAttr { timeout: Duration::from_nanos(1), retries: 1 };
     let mut client = port.client(&directed()).unwrap().wait_for(once);
@@ -88,7 +88,7 @@ fn question_that_nobody_answers_times_out_and_the_next_is_answered() {
 }
 
 #[test]
-fn requests_of_an_agent_end_by_their_transaction_ids() {
+fn umad_answers_and_timeouts_match_requests_by_tid() {
     let (_fabric, port) = port();
     let agent = port.agent(&directed()).unwrap();
     let to = Address::directed();
@@ -106,7 +106,7 @@ fn requests_of_an_agent_end_by_their_transaction_ids() {
 }
 
 #[test]
-fn methods_have_one_owner_and_are_free_when_it_is_dropped() {
+fn mad_method_has_one_agent_and_is_free_when_it_is_dropped() {
     let (fabric, port) = port();
     let attr = AgentAttr::new(MgmtClass::SUBN_ADM, 2).methods([Method::GET, Method::SET]);
     let owner = port.agent(&attr).unwrap();
@@ -121,7 +121,7 @@ fn methods_have_one_owner_and_are_free_when_it_is_dropped() {
 }
 
 #[test]
-fn agents_that_cannot_be_are_refused() {
+fn invalid_or_too_many_agent_registrations_are_refused() {
     let (_fabric, port) = port();
     let bad = [
         AgentAttr::new(MgmtClass(0x50), 1),
@@ -148,7 +148,7 @@ fn table(method: Method, data: usize) -> Vec<u8> {
 }
 
 #[test]
-fn messages_of_any_length_go_from_agent_to_agent_as_one() {
+fn rmpp_messages_of_any_length_arrive_whole() {
     let (_fabric, port) = port();
     let fabric = port.fabric().clone();
     let far = fabric.port(&fabric.nodes().unwrap()[0].name, 1).unwrap();
@@ -201,7 +201,7 @@ fn addresses_have_a_gid_path_bits_and_the_index_of_a_pkey() {
 }
 
 #[test]
-fn datagrams_that_are_none_are_refused_at_once() {
+fn malformed_mads_are_refused_at_send() {
     let (_fabric, port) = port();
     let agent = port.agent(&directed()).unwrap();
     let to = Address::directed();
@@ -225,7 +225,7 @@ fn datagrams_that_are_none_are_refused_at_once() {
 }
 
 #[test]
-fn descriptor_is_readable_while_something_waits() {
+fn umad_port_descriptor_is_readable_while_a_mad_is_queued() {
     let (_fabric, port) = port();
     let readable = || {
         let mut fds = [PollFd::new(&port, PollFlags::IN)];
@@ -242,7 +242,7 @@ fn descriptor_is_readable_while_something_waits() {
 }
 
 #[test]
-fn manager_is_one_at_a_time() {
+fn is_sm_is_held_by_one_process_at_a_time() {
     let (fabric, _port) = port();
     let name = &fabric.nodes().unwrap()[0].name;
     let held = fabric.hold_is_sm(name, 1, false).unwrap();
@@ -253,7 +253,7 @@ fn manager_is_one_at_a_time() {
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn unknown_node_port_and_fabric_names_are_errors() {
     let (fabric, _port) = port();
     for (node, number) in [("nobody", 1), ("0x1", 1)] {
         let e = fabric.port(node, number).unwrap_err();
@@ -266,7 +266,7 @@ fn what_is_not_there_is_said() {
 
 #[cfg(feature = "tokio")]
 #[tokio::test]
-async fn answers_are_awaited() {
+async fn umad_answers_are_received_asynchronously() {
     let (_fabric, port) = port();
     let agent = port.agent(&directed()).unwrap();
     for _ in 0..3 {

@@ -27,7 +27,7 @@ fn pair(context: &Context, depth: u32) -> (Qp, Qp) {
 }
 
 #[test]
-fn a_full_queue_says_how_full() {
+fn full_send_queue_error_has_its_depth() {
     let context = host();
     let (x, _y) = pair(&context, 2);
     let wr = SendWr::send(1).inline(&[b"x"]);
@@ -54,7 +54,7 @@ fn a_failed_queue_pair_flushes_its_work() {
 }
 
 #[test]
-fn an_armed_queue_wakes_for_solicited_messages_alone() {
+fn cq_armed_solicited_only_wakes_for_solicited_send() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let context = host();
     let (x, y) = pair(&context, 4);
@@ -75,7 +75,7 @@ fn an_armed_queue_wakes_for_solicited_messages_alone() {
 }
 
 #[test]
-fn waiting_for_nothing_ends_in_time() {
+fn cq_wait_without_completions_times_out() {
     let context = host();
     let cq = context.cq(4).unwrap();
     assert_eq!(cq.wait(&mut [EMPTY], Some(Duration::from_millis(1))).unwrap(), 0);
@@ -86,7 +86,7 @@ fn waiting_for_nothing_ends_in_time() {
 }
 
 #[test]
-fn a_shared_receive_queue_tells_when_it_runs_low() {
+fn srq_below_its_limit_raises_srq_limit_event() {
     let context = host();
     let (pd, cq) = (context.pd(), context.cq(8).unwrap());
     let srq = pd.srq(4, 1).unwrap();
@@ -111,7 +111,7 @@ fn a_shared_receive_queue_tells_when_it_runs_low() {
 }
 
 #[test]
-fn memory_goes_in_and_comes_back() {
+fn registered_vector_is_returned_by_into_vec() {
     let context = host();
     let pd = context.pd();
     let mr = pd.register(vec![1, 2, 3], Access::LOCAL_WRITE).unwrap();
@@ -130,7 +130,7 @@ fn memory_goes_in_and_comes_back() {
 }
 
 #[test]
-fn rights_can_be_given_and_taken_under_the_same_key() {
+fn reregister_changes_access_and_keeps_the_rkey() {
     let context = host();
     let (x, y) = pair(&context, 4);
     let mut target = y.pd().alloc(8, Access::LOCAL_WRITE).unwrap();
@@ -150,7 +150,7 @@ fn rights_can_be_given_and_taken_under_the_same_key() {
 }
 
 #[test]
-fn datagrams_need_a_destination_and_the_right_key() {
+fn ud_send_without_ah_fails_and_wrong_qkey_is_dropped() {
     let context = host();
     let (pd, cq) = (context.pd(), context.cq(8).unwrap());
     let new = || {
@@ -174,7 +174,7 @@ fn datagrams_need_a_destination_and_the_right_key() {
 }
 
 #[test]
-fn a_queue_pair_without_a_completion_queue_is_not_made() {
+fn queue_pair_without_cq_or_beyond_limits_is_refused() {
     let context = host();
     let error = context.pd().qp(QpType::Rc).build().unwrap_err();
     assert!(error.to_string().contains("call `cq`"), "{error}");
@@ -184,7 +184,7 @@ fn a_queue_pair_without_a_completion_queue_is_not_made() {
 }
 
 #[test]
-fn memory_that_there_is_not_is_an_error() {
+fn memory_region_beyond_available_memory_is_an_error() {
     let pd = host().pd();
     for len in [1 << 60, isize::MAX as usize, usize::MAX] {
         let error = pd.alloc(len, Access::LOCAL_WRITE).unwrap_err();

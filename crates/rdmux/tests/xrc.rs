@@ -72,7 +72,7 @@ fn is_invalid<T: std::fmt::Debug>(result: rdmux::Result<T>) -> bool {
 }
 
 #[test]
-fn two_processes_of_a_domain_hear_one_sender() {
+fn two_processes_of_an_xrc_domain_receive_from_one_sender() {
     over_every_link(one_sender_to_two);
 }
 
@@ -110,7 +110,7 @@ fn one_sender_to_two(a: &Context, b: &Context) {
 }
 
 #[test]
-fn handles_count_and_registrations_do_not() {
+fn xrc_target_lives_until_last_handle_and_registration() {
     let context = host();
     let domain = Xrcd::private(&context).unwrap();
     let (qp, receiver) = (sender(&context), Receiver::new(&context, &domain));
@@ -131,7 +131,7 @@ fn handles_count_and_registrations_do_not() {
 }
 
 #[test]
-fn a_domain_of_a_file_is_opened_as_a_file_is() {
+fn xrcd_of_a_file_follows_create_and_exclusive_flags() {
     let context = host();
     let flags = |create, exclusive| XrcdFlags { create, exclusive };
     let open = |create, exclusive| Xrcd::of_file(&context, file(), flags(create, exclusive));
@@ -144,7 +144,7 @@ fn a_domain_of_a_file_is_opened_as_a_file_is() {
 }
 
 #[test]
-fn a_wrong_queue_fails_the_sender_and_everybody_hears_of_the_target() {
+fn srq_of_another_xrcd_fails_sender_and_holders_get_access_err_event() {
     let context = host();
     let domain = Xrcd::private(&context).unwrap();
     let (qp, other) =

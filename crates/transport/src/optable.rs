@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_agree_with_the_names_of_the_wire() {
+    fn receive_opcode_rows_agree_with_wire_first_last_and_response_opcodes() {
         for code in 0..=255_u8 {
             let op = Opcode(code);
             for ty in QpType::ALL {
@@ -307,13 +307,13 @@ mod tests {
     }
 
     #[test]
-    fn each_type_has_the_operations_of_table_38() {
+    fn rc_uc_and_ud_have_the_opcode_counts_of_ibta_table_38() {
         let count = |ty| (0..=255).filter(|&c| rx(ty, Opcode(c)).kind != Kind::Reserved).count();
         assert_eq!((count(QpType::Rc), count(QpType::Uc), count(QpType::Ud)), (23, 12, 2));
     }
 
     #[test]
-    fn of_the_two_ends_of_xrc_one_takes_responses_and_the_other_requests() {
+    fn xrc_ini_takes_only_responses_and_xrc_tgt_only_requests() {
         let takes = |ty, op| rx(ty, op).kind != Kind::Reserved;
         for code in 0..=255_u8 {
             let op = Opcode(code);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_work_request_becomes_the_opcodes_of_its_type() {
+    fn work_request_maps_to_the_bth_opcodes_of_its_qp_type() {
         let row = TxKind::WriteImm.row();
         assert_eq!(row.opcode(QpType::Rc, false, true), Opcode::RC_WRITE_LAST_IMM);
         assert_eq!(row.opcode(QpType::Uc, true, false), Opcode::UC_WRITE_FIRST);

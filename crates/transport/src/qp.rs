@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_known_by_its_gid_and_on_infiniband_by_its_lid() {
+    fn packet_source_is_matched_by_gid_and_on_infiniband_also_by_slid() {
         let local = AddressVector { dlid: 5, ..AddressVector::default() };
         let global = AddressVector { is_global: true, dgid: PEER, ..local };
         assert!(source(5, None).is_from(&local) && source(5, Some(PEER)).is_from(&global));

@@ -202,7 +202,7 @@ mod tests {
     use crate::attr::QpCaps;
 
     #[test]
-    fn the_ring_comes_with_the_first_receive() {
+    fn receive_queue_is_allocated_by_the_first_posted_receive() {
         let caps = QpCaps { max_recv_wr: 3, max_recv_sge: 2, ..QpCaps::default() };
         let init = QpInit {
             qpn: Qpn::default(),

@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_queue_takes_no_memory_for_data_and_a_full_one_what_was_said() {
+    fn idle_send_queue_has_no_sge_memory_and_full_one_has_the_announced_size() {
         let caps =
             QpCaps { max_send_wr: 3, max_send_sge: 2, max_inline_data: 8, ..QpCaps::default() };
         let mut queue = SendQueue::new(&caps, QpType::Rc);

@@ -178,7 +178,7 @@ mod tests {
 
     /// The transitions of IBTA figure 124, as pairs.
     #[test]
-    fn exactly_the_transitions_of_the_diagram() {
+    fn state_transitions_are_exactly_those_of_ibta_figure_124() {
         let mut found = alloc::vec::Vec::new();
         for from in STATES {
             for to in STATES {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_required_is_not_optional_too() {
+    fn no_transition_has_an_attribute_both_required_and_optional() {
         for t in TRANSITIONS {
             for ty in QpType::ALL {
                 assert!(!t.required.of(ty).intersects(t.optional.of(ty)), "{t:?}");
@@ -213,7 +213,7 @@ mod tests {
 
     /// The lists of `ibv_modify_qp(3)`, section NOTES.
     #[test]
-    fn required_attributes_of_the_manual_page() {
+    fn required_attributes_are_those_of_the_ibv_modify_qp_manual_page() {
         let rtr = find(Init, Rtr).unwrap().required;
         assert_eq!(rtr.ud, A::empty());
         assert_eq!(rtr.uc, A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN);
@@ -227,7 +227,7 @@ mod tests {
     /// The manual page does not describe XRC. These are the attributes that the kernel's drivers require. Programs
     /// written for those drivers also work if they use RC's masks without the attributes of the other end.
     #[test]
-    fn the_two_ends_of_xrc_together_need_what_rc_needs() {
+    fn xrc_ini_and_tgt_together_require_the_attributes_of_rc() {
         for t in TRANSITIONS.iter().filter(|t| t.from != Sqe) {
             let both = |by: ByType| by.xrc_send | by.xrc_recv;
             assert_eq!(both(t.required), t.required.rc, "{t:?}");

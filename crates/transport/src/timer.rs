@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn each_timer_has_the_place_of_its_number() {
+    fn timer_array_index_equals_timer_discriminant() {
         assert_eq!(Timer::ALL.map(|timer| timer as usize), [0, 1, 2]);
     }
 }

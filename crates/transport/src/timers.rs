@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moved_deadline_leaves_nothing_behind() {
+    fn moved_or_cleared_deadline_leaves_no_stale_entry() {
         let mut timers = Timers::new();
         let mut a = Deadline::default();
         let mut b = Deadline::default();

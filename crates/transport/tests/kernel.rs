@@ -185,7 +185,7 @@ const CLEAN: [&str; 12] = [
 ];
 
 #[test]
-fn our_responder_answers_the_kernels_requester_as_the_kernel_did() {
+fn responder_sends_the_responses_captured_from_kernel_rxe() {
     let mut compared = 0;
     for name in CLEAN.into_iter().chain(["rxe_loss_write.pcap"]) {
         for flow in flows(name) {
@@ -246,7 +246,7 @@ fn work_requests(flow: &Flow) -> Vec<(SendOp, u32)> {
 }
 
 #[test]
-fn our_requester_sends_what_the_kernels_did_and_takes_the_kernels_answers() {
+fn requester_sends_the_requests_captured_from_kernel_rxe_and_takes_its_responses() {
     let mut compared = 0;
     for name in CLEAN {
         for flow in flows(name) {

@@ -197,7 +197,7 @@ fn stand_in(name: &str, framing: Framing, own: &[u8], heard: &[u8]) -> usize {
 }
 
 #[test]
-fn ours_says_what_the_kernels_driver_says() {
+fn iwarp_streams_equal_those_captured_from_kernel_siw() {
     let mut compared = 0;
     for name in [
         "siw_rping.pcap",

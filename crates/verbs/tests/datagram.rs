@@ -51,7 +51,7 @@ fn ready(lab: &std::sync::Arc<Lab>, ip: &str) -> Node {
 }
 
 #[test]
-fn a_datagram_brings_its_network_header() {
+fn ud_receive_contains_the_ip_header_in_its_grh_area() {
     let lab = Lab::new(false);
     let (a, b) = (ready(&lab, "127.77.201.1"), ready(&lab, "127.77.201.2"));
     b.recv(1, 0, 40 + 1000);
@@ -104,7 +104,7 @@ fn datagram_above_the_active_mtu_ends_with_local_length_error() {
 }
 
 #[test]
-fn a_completion_tells_the_kind_of_packet_as_its_service_level() {
+fn ud_completion_sl_encodes_ipv4_or_ipv6() {
     for (from, to, kind) in [("127.77.201.9", "127.77.201.10", 0b1010), ("::1", "::1", 0b1001)] {
         if std::net::UdpSocket::bind((to, 0)).is_err() {
             println!("skipped: no {to} here");
@@ -119,7 +119,7 @@ fn a_completion_tells_the_kind_of_packet_as_its_service_level() {
 }
 
 #[test]
-fn a_wrong_key_is_dropped_and_counted() {
+fn ud_datagram_with_wrong_qkey_is_dropped_and_counted() {
     let lab = Lab::new(false);
     let (a, b) = (ready(&lab, "127.77.201.3"), ready(&lab, "127.77.201.4"));
     b.recv(1, 0, 100);
@@ -130,7 +130,7 @@ fn a_wrong_key_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_group_is_heard_by_its_members_and_left_by_them() {
+fn attached_qp_receives_multicast_and_double_attach_or_detach_fails() {
     let lab = Lab::new(false);
     let (a, b) = (ready(&lab, "127.77.201.5"), ready(&lab, "127.77.201.6"));
     let group = Gid::from(std::net::Ipv4Addr::new(239, 77, 201, 1));
@@ -147,7 +147,7 @@ fn a_group_is_heard_by_its_members_and_left_by_them() {
 }
 
 #[test]
-fn a_group_can_be_left_when_the_service_is_gone() {
+fn multicast_detach_succeeds_after_the_service_died() {
     let node = ready(&Lab::new(false), "127.77.201.7");
     let group = Gid::from(std::net::Ipv4Addr::new(239, 77, 201, 2));
     node.qp.attach_multicast(group).unwrap();
@@ -170,7 +170,7 @@ fn source_of(a: &Node, b: &Node, sgid_index: u8) -> std::net::Ipv4Addr {
 }
 
 #[test]
-fn rows_of_addresses_that_are_gone_are_no_obstacle() {
+fn empty_gid_table_rows_are_skipped() {
     let lab = Lab::new(false);
     let a = Node::new(&lab, "127.77.201.31", QpType::Ud, 4096);
     a.control.readdress(&[Some("127.77.201.31"), None, Some("127.77.201.32")]);
@@ -182,7 +182,7 @@ fn rows_of_addresses_that_are_gone_are_no_obstacle() {
 }
 
 #[test]
-fn address_that_goes_while_its_socket_is_asked_for_is_no_obstacle() {
+fn address_removed_while_its_socket_is_opened_is_skipped() {
     let lab = Lab::new(false);
     let a = Node::new(&lab, "127.77.201.34", QpType::Ud, 4096);
     a.control.readdress(&[Some("127.77.201.34"), Some("127.77.201.35"), Some("127.77.201.36")]);
@@ -194,7 +194,7 @@ fn address_that_goes_while_its_socket_is_asked_for_is_no_obstacle() {
 }
 
 #[test]
-fn address_that_comes_later_is_sent_from_and_heard() {
+fn address_added_later_sends_and_receives() {
     let lab = Lab::new(false);
     let (a, b) = (ready(&lab, "127.77.201.41"), ready(&lab, "127.77.201.42"));
     let later = "127.77.201.43";
@@ -211,7 +211,7 @@ fn address_that_comes_later_is_sent_from_and_heard() {
 
 /// A round that sends a datagram holds the locks that opening a socket needs.
 #[test]
-fn round_sends_from_an_address_that_came_later() {
+fn send_in_a_round_opens_the_socket_of_a_later_address() {
     const SENDS: usize = 300;
     let lab = Lab::new(false);
     let mut a = Node::new(&lab, "127.77.201.44", QpType::Ud, 4096);
@@ -240,7 +240,7 @@ fn round_sends_from_an_address_that_came_later() {
 }
 
 #[test]
-fn row_that_is_used_again_is_its_new_address() {
+fn reused_gid_table_row_uses_its_new_address() {
     let lab = Lab::new(false);
     let (a, b) = (ready(&lab, "127.77.201.51"), ready(&lab, "127.77.201.53"));
     assert_eq!(source_of(&a, &b, 0).octets()[3], 51);
@@ -267,7 +267,7 @@ fn row_that_is_used_again_is_its_new_address() {
 }
 
 #[test]
-fn socket_of_an_address_that_is_gone_is_closed() {
+fn removed_address_has_its_socket_closed() {
     let lab = Lab::new(false);
     let a = ready(&lab, "127.77.201.54");
     let b = ready(&lab, "127.77.201.56");
@@ -284,7 +284,7 @@ fn socket_of_an_address_that_is_gone_is_closed() {
 }
 
 #[test]
-fn connection_keeps_the_socket_of_an_address_that_is_gone_and_closes_it() {
+fn rc_connection_keeps_the_socket_of_a_removed_address_until_destroyed() {
     let lab = Lab::new(false);
     let node = |ip| Node::new(&lab, ip, QpType::Rc, 64);
     let (a, b) = (node("127.77.201.57"), node("127.77.201.58"));
@@ -306,7 +306,7 @@ fn connection_keeps_the_socket_of_an_address_that_is_gone_and_closes_it() {
 }
 
 #[test]
-fn socket_of_an_address_that_is_gone_is_closed_after_the_service() {
+fn socket_of_a_removed_address_is_closed_when_the_service_dies() {
     let lab = Lab::new(false);
     let node = |ip| Node::new(&lab, ip, QpType::Rc, 64);
     let (a, b) = (node("127.77.201.59"), node("127.77.201.60"));
@@ -321,7 +321,7 @@ fn socket_of_an_address_that_is_gone_is_closed_after_the_service() {
 }
 
 #[test]
-fn an_unreliable_connection_carries_sends_and_writes() {
+fn uc_send_and_write_with_immediate_arrive() {
     for same_host in [false, true] {
         let (a, b) = pair(QpType::Uc, same_host, 65536);
         let data = pattern(30000, 1);

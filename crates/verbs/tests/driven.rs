@@ -70,7 +70,7 @@ fn turn(loops: &mut [&mut Loop]) {
 }
 
 #[test]
-fn driven_device_moves_when_it_is_driven_and_a_poll_moves_nothing() {
+fn driven_device_progresses_only_in_drive_and_not_in_poll_cq() {
     let lab = Lab::new(false);
     let mut a = Loop::new(&lab, "127.77.206.1");
     let b = Node::new(&lab, "127.77.206.2", QpType::Rc, 1 << 16);
@@ -90,7 +90,7 @@ fn driven_device_moves_when_it_is_driven_and_a_poll_moves_nothing() {
 }
 
 #[test]
-fn two_driven_devices_talk_over_a_network_and_by_a_ring() {
+fn two_driven_devices_exchange_messages_over_network_and_ring() {
     for (same_host, to) in [(false, "127.77.206.4"), (true, "127.77.206.3")] {
         let lab = Lab::new(same_host);
         let mut a = Loop::new(&lab, "127.77.206.3");
@@ -116,7 +116,7 @@ fn two_driven_devices_talk_over_a_network_and_by_a_ring() {
 
 /// A timer runs although nothing arrives: the peer never answers, and the send fails.
 #[test]
-fn timers_run_when_they_are_due() {
+fn driven_device_times_out_without_incoming_packets() {
     let lab = Lab::new(false);
     let mut a = Loop::new(&lab, "127.77.206.5");
     let silent = Node::new(&lab, "127.77.206.6", QpType::Rc, 4096);
@@ -138,7 +138,7 @@ fn timers_run_when_they_are_due() {
 
 /// Answers to other queue pairs precede its own in the socket, to which nothing had arrived for some time.
 #[test]
-fn no_timer_runs_before_what_has_come_is_taken_in() {
+fn retransmission_timer_does_not_fire_before_received_acks_are_processed() {
     let lab = Lab::new(false);
     let [senders, receivers] = ["127.77.206.9", "127.77.206.10"].map(|ip| {
         let (device, control) = lab.driven_process(ip);
@@ -203,7 +203,7 @@ fn await_stream(stream: &TcpStream, what: PollFlags) {
 }
 
 #[test]
-fn message_that_came_before_a_reset_is_received_although_a_send_meets_the_reset() {
+fn message_before_tcp_reset_is_received_even_if_a_send_meets_the_reset() {
     let (mut a, stream, mut peer) = with_raw_peer("127.77.206.7");
     a.node.recv(1, 0, 8);
     a.node.recv(2, 0, 8);
@@ -226,7 +226,7 @@ fn message_that_came_before_a_reset_is_received_although_a_send_meets_the_reset(
 
 /// The Terminate finds no room, while the end of the peer's stream has been read.
 #[test]
-fn stream_that_its_peer_has_ended_keeps_no_device_awake_that_cannot_send() {
+fn half_closed_stream_without_send_space_does_not_keep_device_busy() {
     let (mut a, stream, mut peer) = with_raw_peer("127.77.206.8");
     // The buffer holds far more than its later size permits, and the peer reads nothing.
     while (&stream).write(&[0; 4096]).is_ok() {}

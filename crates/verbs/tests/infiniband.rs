@@ -97,7 +97,7 @@ fn up(node: &Node) {
 }
 
 #[test]
-fn connected_by_lid_messages_of_every_size_arrive() {
+fn rc_and_uc_messages_of_every_size_arrive_by_lid() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let (a, b) = pair(qp_type);
         for (i, len) in [0, 1, 255, 2048, 2049, 100_001, BIG].into_iter().enumerate() {
@@ -114,7 +114,7 @@ fn connected_by_lid_messages_of_every_size_arrive() {
 }
 
 #[test]
-fn what_is_sent_while_the_port_is_down_arrives_when_it_is_up_again() {
+fn requests_sent_while_port_is_down_arrive_when_it_is_active_again() {
     let (a, b) = pair(QpType::Rc);
     let (remote_addr, rkey) = (b.base() + 8, b.mr.rkey());
     for cut in [&a, &b] {
@@ -148,7 +148,7 @@ fn what_is_sent_while_the_port_is_down_arrives_when_it_is_up_again() {
 }
 
 #[test]
-fn a_port_that_stays_down_ends_in_retries_exceeded_and_nothing_is_written() {
+fn port_that_stays_down_is_retry_exceeded_and_nothing_is_written() {
     let lab = Lab::new(true);
     let (a, b) = (node(&lab, QpType::Rc), node(&lab, QpType::Rc));
     connect(&a, &QpAttr { timeout: AckTimeout::new(8), ..attr(LID, b.qp.qpn()) });
@@ -169,7 +169,7 @@ fn a_port_that_stays_down_ends_in_retries_exceeded_and_nothing_is_written() {
 }
 
 #[test]
-fn a_pkey_that_is_taken_away_keeps_packets_out_until_it_is_back() {
+fn removed_pkey_drops_packets_until_it_is_restored() {
     let lab = Lab::new(true);
     let (a, b) = (node(&lab, QpType::Rc), node(&lab, QpType::Rc));
     connect(&a, &QpAttr { pkey_index: 1, ..attr(LID, b.qp.qpn()) });
@@ -189,7 +189,7 @@ fn a_pkey_that_is_taken_away_keeps_packets_out_until_it_is_back() {
 }
 
 #[test]
-fn a_pkey_index_is_one_of_the_ports_table() {
+fn pkey_index_beyond_the_port_table_is_einval() {
     let lab = Lab::new(true);
     let node = node(&lab, QpType::Rc);
     let to_init = |pkey_index| {

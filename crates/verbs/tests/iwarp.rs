@@ -79,7 +79,7 @@ fn write_read_and_atomics_while_the_target_does_nothing() {
 }
 
 #[test]
-fn both_ways_at_once() {
+fn simultaneous_sends_in_both_directions_arrive() {
     all(|a, b| {
         let (data, other) = (pattern(BIG / 2, 1), pattern(BIG / 2, 2));
         a.write(0, &data);
@@ -102,7 +102,7 @@ fn both_ways_at_once() {
 }
 
 #[test]
-fn gather_inline_and_immediate() {
+fn gather_list_inline_data_and_write_with_immediate_arrive() {
     all(|a, b| {
         a.write(0, &pattern(32 * 100, 1));
         let sges: Vec<_> = (0..32).map(|i| a.sge((31 - i) * 100, 99)).collect();
@@ -132,7 +132,7 @@ fn gather_inline_and_immediate() {
 }
 
 #[test]
-fn a_key_that_is_not_the_peers_ends_the_connection() {
+fn read_with_wrong_rkey_moves_both_ends_to_error() {
     all(|a, b| {
         let (remote_addr, rkey) = (b.base(), rdmux_verbs::wire::Rkey(b.mr.rkey().0 ^ 0x55));
         b.recv(7, 0, 16);
@@ -150,7 +150,7 @@ fn a_key_that_is_not_the_peers_ends_the_connection() {
 }
 
 #[test]
-fn what_was_posted_arrives_before_the_end() {
+fn posted_sends_arrive_before_the_stream_closes() {
     all(|a, b| {
         let data = pattern(BIG, 3);
         a.write(0, &data);
@@ -172,7 +172,7 @@ fn what_was_posted_arrives_before_the_end() {
 }
 
 #[test]
-fn the_end_of_a_peer_is_told() {
+fn peer_exit_flushes_receives_and_reports_the_ended_stream() {
     all(|a, b| {
         b.recv(2, 0, 8);
         drop(a);
@@ -222,7 +222,7 @@ fn message_waits_for_a_receive_that_is_posted_late() {
 }
 
 #[test]
-fn queue_pairs_take_shared_receives_in_the_order_in_which_they_wait() {
+fn waiting_qps_take_srq_receives_in_waiting_order() {
     let lab = Lab::new(false);
     let (device, control) = lab.stream_process("127.0.0.2");
     let pd = Pd::new(&device);
@@ -261,7 +261,7 @@ fn queue_pairs_take_shared_receives_in_the_order_in_which_they_wait() {
 }
 
 #[test]
-fn message_without_receive_ends_the_connection_in_time() {
+fn message_without_receive_moves_qp_to_error_after_receive_wait() {
     let (a, b) = waiting_stream_pair(&PLAIN, 64, Duration::from_millis(1));
     a.send(1, SendOp::Send, 0, 8);
     until(&b, |b| b.qp.state() == QpState::Err);
@@ -272,7 +272,7 @@ fn message_without_receive_ends_the_connection_in_time() {
 }
 
 #[test]
-fn streams_that_wait_are_closed_with_their_queue_pairs() {
+fn stream_waiting_for_a_receive_is_closed_with_its_qp() {
     for state in [Some(QpState::Err), Some(QpState::Reset), None] {
         let (a, b) = waiting_stream_pair(&PLAIN, 64, LONG);
         a.send(1, SendOp::Send, 0, 8);
@@ -309,7 +309,7 @@ fn program_that_disconnects_does_not_wait_for_a_message_without_receive() {
 }
 
 #[test]
-fn receive_posted_to_a_sleeping_device_lets_the_stream_go_on() {
+fn receive_posted_to_a_sleeping_device_resumes_the_stream() {
     let (a, b) = waiting_stream_pair(&PLAIN, 64, LONG);
     a.send(1, SendOp::Send, 0, 8);
     a.send(2, SendOp::Send, 0, 8);

@@ -82,7 +82,7 @@ fn region(small: &Small) -> Result<Object, VerbsError> {
 }
 
 #[test]
-fn objects_of_each_kind_can_be_made_up_to_the_limit_and_again_when_one_is_gone() {
+fn object_above_the_device_limit_is_enomem_until_one_is_destroyed() {
     let small = Small::new("127.77.207.1");
     // The limit's name, how many more objects can be created, and how one is created.
     let table: [(&str, u32, Make); 7] = [
@@ -110,7 +110,7 @@ fn objects_of_each_kind_can_be_made_up_to_the_limit_and_again_when_one_is_gone()
 }
 
 #[test]
-fn sizes_of_an_object_above_the_limit_are_invalid() {
+fn object_size_above_the_device_limit_is_einval() {
     let small = Small::new("127.77.207.2");
     let table: [(&str, u32, MakeOfSize); 8] = [
         ("max_qp_wr", SMALL.max_qp_wr, |s, n| boxed(s.qp(QpCaps { max_send_wr: n, ..LEAST }))),
@@ -135,7 +135,7 @@ fn sizes_of_an_object_above_the_limit_are_invalid() {
 }
 
 #[test]
-fn more_reads_at_a_time_than_the_device_allows_are_refused() {
+fn rd_atomic_depth_above_the_device_limit_is_refused() {
     let small = Small::new("127.77.207.9");
     let qp = small.qp(LEAST).unwrap();
     for mask in [AttrMask::MAX_QP_RD_ATOMIC, AttrMask::MAX_DEST_RD_ATOMIC] {
@@ -154,7 +154,7 @@ fn more_reads_at_a_time_than_the_device_allows_are_refused() {
 
 /// Refused objects are not counted.
 #[test]
-fn refused_objects_do_not_use_the_limit_up() {
+fn refused_objects_do_not_count_against_the_limit() {
     let small = Small::new("127.77.207.3");
     let too_large = QpCaps { max_send_wr: SMALL.max_qp_wr + 1, ..caps() };
     for _ in 0..2 * SMALL.max_qp {
@@ -194,7 +194,7 @@ fn multicast_groups_and_their_members_are_limited() {
 }
 
 #[test]
-fn devices_count_for_themselves() {
+fn limits_are_counted_per_device() {
     let (a, b) = (Small::new("127.77.207.5"), Small::new("127.77.207.6"));
     let qps: Vec<Qp> = (0..SMALL.max_qp).map(|_| a.qp(LEAST).unwrap()).collect();
     assert!(a.qp(LEAST).is_err());

@@ -32,7 +32,7 @@ fn status(node: &Node, op: SendOp, len: usize) -> WcStatus {
 }
 
 #[test]
-fn a_window_of_type_1_opens_and_shuts() {
+fn type_1_window_allows_write_until_unbound() {
     both(|a, b| {
         let mut mr = region(&b);
         let mw = Mw::alloc(&b.pd, MwType::One).unwrap();
@@ -67,7 +67,7 @@ fn bind_two(node: &Node, mr: &Mr, rkey: Rkey) {
 }
 
 #[test]
-fn a_window_of_type_2_is_shut_by_its_owner_or_its_peer() {
+fn type_2_window_is_closed_by_local_invalidate_or_send_with_invalidate() {
     both(|a, b| {
         let mr = region(&b);
         let mw = Mw::alloc(&b.pd, MwType::Two).unwrap();
@@ -95,7 +95,7 @@ fn a_window_of_type_2_is_shut_by_its_owner_or_its_peer() {
 }
 
 #[test]
-fn a_region_with_a_window_stays_until_the_queue_pair_goes() {
+fn region_with_bound_type_2_window_is_busy_until_the_qp_is_destroyed() {
     let (_a, b) = pair(QpType::Rc, true, 8192);
     let mut mr = region(&b);
     let mw = Mw::alloc(&b.pd, MwType::Two).unwrap();
@@ -111,7 +111,7 @@ fn a_region_with_a_window_stays_until_the_queue_pair_goes() {
 
 /// Keys are reused after 256 registrations.
 #[test]
-fn a_region_that_was_deregistered_takes_no_other_with_it() {
+fn deregistered_handle_does_not_affect_a_later_region_with_its_key() {
     let (a, b) = pair(QpType::Rc, false, 8192);
     let register = || {
         let init = MrInit::own(b.memory, 8192, ALL);
@@ -137,7 +137,7 @@ fn a_region_that_was_deregistered_takes_no_other_with_it() {
 }
 
 #[test]
-fn a_bind_that_may_not_be_is_an_error() {
+fn bind_without_mw_bind_access_is_mw_bind_error() {
     let (_a, b) = pair(QpType::Rc, true, 8192);
     let mw = Mw::alloc(&b.pd, MwType::One).unwrap();
     // The node's own region does not permit windows.
@@ -151,7 +151,7 @@ fn a_bind_that_may_not_be_is_an_error() {
 }
 
 #[test]
-fn the_null_region_gives_zeros_and_takes_everything() {
+fn null_mr_reads_as_zeros_and_discards_writes() {
     both(|a, b| {
         let null = Mr::null(&a.pd).unwrap();
         let nowhere = |length| Sge { addr: 0xdead_beef, length, lkey: null.lkey() };
@@ -173,7 +173,7 @@ fn the_null_region_gives_zeros_and_takes_everything() {
 }
 
 #[test]
-fn one_region_for_the_whole_address_space() {
+fn on_demand_region_covers_the_whole_address_space() {
     both(|a, b| {
         let init = MrInit::own(std::ptr::null(), usize::MAX, ALL | Access::ON_DEMAND);
         // SAFETY: the test only accesses the node's own memory through it.
@@ -186,7 +186,7 @@ fn one_region_for_the_whole_address_space() {
 }
 
 #[test]
-fn advice_is_checked() {
+fn advise_mr_checks_rights_bounds_and_key() {
     let (_a, b) = pair(QpType::Rc, true, 8192);
     let advise =
         |advice, sge| rdmux_verbs::mr::advise(&b.pd, advice, &[sge]).map_err(|e| e.errno());
@@ -203,7 +203,7 @@ fn advice_is_checked() {
 }
 
 #[test]
-fn a_region_that_is_gone_is_used_no_more_however_recently_it_was_used() {
+fn deregistered_or_changed_region_is_not_used_from_the_cache() {
     let piece = |node: &Node, mr: &Mr| [Sge { addr: node.base(), length: 8, lkey: mr.lkey() }];
     let (a, b) = pair(QpType::Rc, true, 8192);
     let (mut from, mut to) = (region(&a), region(&b));

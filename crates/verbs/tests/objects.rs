@@ -20,7 +20,7 @@ use rdmux_verbs::{
 };
 
 #[test]
-fn a_channel_tells_of_a_completion_once_asked() {
+fn completion_channel_raises_one_event_per_req_notify() {
     let lab = Lab::new(false);
     let a = Node::new(&lab, "127.77.202.1", QpType::Rc, 4096);
     let (device, control) = lab.process("127.77.202.2");
@@ -56,7 +56,7 @@ fn a_channel_tells_of_a_completion_once_asked() {
 }
 
 #[test]
-fn who_saw_the_queue_empty_is_told_of_what_came_since() {
+fn req_notify_after_an_empty_poll_reports_completions_since_then() {
     let lab = Lab::new(false);
     let node = Node::new(&lab, "127.77.202.20", QpType::Rc, 64);
     let channel = CompChannel::new().unwrap();
@@ -113,7 +113,7 @@ fn who_saw_the_queue_empty_is_told_of_what_came_since() {
 }
 
 #[test]
-fn completions_tell_their_time_where_asked() {
+fn completions_carry_timestamps_only_if_the_cq_asks() {
     let lab = Lab::new(false);
     let a = Node::new(&lab, "127.77.202.8", QpType::Rc, 4096);
     let mut b = Node::new(&lab, "127.77.202.9", QpType::Rc, 4096);
@@ -137,7 +137,7 @@ fn completions_tell_their_time_where_asked() {
 }
 
 #[test]
-fn an_overflowing_queue_is_an_event_and_stops_the_queue_pair() {
+fn cq_overflow_raises_cq_error_and_moves_qp_to_error() {
     let (a, mut b) = pair(QpType::Rc, false, 4096);
     let cq = Cq::new(&b.device, 2, None, 0).unwrap();
     let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), ..b.qp.init().clone() };
@@ -158,7 +158,7 @@ fn an_overflowing_queue_is_an_event_and_stops_the_queue_pair() {
 }
 
 #[test]
-fn a_queue_that_ignores_overrun_keeps_the_latest() {
+fn cq_with_ignore_overrun_keeps_the_latest_completions() {
     let lab = Lab::new(false);
     let a = Node::new(&lab, "127.77.202.14", QpType::Rc, 4096);
     let mut b = Node::new(&lab, "127.77.202.15", QpType::Rc, 4096);
@@ -178,7 +178,7 @@ fn a_queue_that_ignores_overrun_keeps_the_latest() {
 }
 
 #[test]
-fn a_queue_is_resized_but_not_below_what_waits() {
+fn cq_resize_below_its_pending_completions_fails() {
     let (a, b) = pair(QpType::Rc, false, 4096);
     (0..3).for_each(|i| b.recv(i, 0, 8));
     (0..3).for_each(|i| a.send(i, SendOp::Send, 0, 8));
@@ -190,7 +190,7 @@ fn a_queue_is_resized_but_not_below_what_waits() {
 }
 
 #[test]
-fn a_shared_receive_queue_serves_in_order_and_tells_its_limit() {
+fn srq_serves_qps_in_order_and_raises_srq_limit_reached() {
     let lab = Lab::new(false);
     let a = Node::new(&lab, "127.77.202.3", QpType::Rc, 4096);
     let a2 = Node::on(a.device.clone(), a.control.clone(), a.pd.clone(), QpType::Rc, 64, None);
@@ -223,7 +223,7 @@ fn a_shared_receive_queue_serves_in_order_and_tells_its_limit() {
 }
 
 #[test]
-fn a_peer_that_dies_flushes_what_was_connected_to_it() {
+fn dead_peer_process_flushes_the_connected_qp() {
     let (a, b) = pair(QpType::Rc, true, 4096);
     a.recv(1, 0, 8);
     let slot = b.control_slot();
@@ -235,7 +235,7 @@ fn a_peer_that_dies_flushes_what_was_connected_to_it() {
 }
 
 #[test]
-fn a_service_that_dies_takes_the_device_along() {
+fn dead_service_raises_device_fatal_and_flushes() {
     let (a, _b) = pair(QpType::Rc, false, 4096);
     a.recv(1, 0, 8);
     a.control.die();
@@ -247,7 +247,7 @@ fn a_service_that_dies_takes_the_device_along() {
 }
 
 #[test]
-fn the_first_packet_establishes() {
+fn first_packet_in_rtr_raises_comm_est() {
     let lab = Lab::new(false);
     let a = Node::new(&lab, "127.77.202.5", QpType::Rc, 64);
     let b = Node::new(&lab, "127.77.202.6", QpType::Rc, 64);
@@ -262,7 +262,7 @@ fn the_first_packet_establishes() {
 
 /// A queue pair whose memory is in another process, as a service uses for queue pairs that belong to no process.
 #[test]
-fn memory_of_another_process_is_served() {
+fn region_in_another_process_is_accessed_until_that_process_exits() {
     let (a, b) = pair(QpType::Rc, false, 8192);
     let mut child = lab::child_with_memory();
     let space = Space::Process(std::sync::Arc::new(
@@ -287,7 +287,7 @@ fn memory_of_another_process_is_served() {
 }
 
 #[test]
-fn sizes_above_the_limits_are_refused() {
+fn qp_with_too_many_sges_and_query_of_unknown_port_fail() {
     let lab = Lab::new(false);
     let a = Node::new(&lab, "127.77.202.7", QpType::Rc, 64);
     let too_long = QpInit {
@@ -304,7 +304,7 @@ fn sizes_above_the_limits_are_refused() {
 }
 
 #[test]
-fn a_reset_forgets_completions_that_nobody_polled() {
+fn reset_removes_unpolled_completions_of_that_qp_only() {
     let (a, b) = pair(QpType::Rc, false, 4096);
     (0..2).for_each(|i| b.recv(i, 0, 8));
     let state = |state| {
@@ -368,7 +368,7 @@ fn queue_in_another_domain(device: &Arc<Device>) -> Srq {
 }
 
 #[test]
-fn shared_receive_queue_takes_memory_of_its_own_protection_domain() {
+fn srq_receives_use_the_pd_of_the_srq() {
     for (same_host, addresses) in
         [(false, ["127.77.202.30", "127.77.202.31"]), (true, ["127.77.202.32", "127.77.202.32"])]
     {
@@ -387,7 +387,7 @@ fn shared_receive_queue_takes_memory_of_its_own_protection_domain() {
 }
 
 #[test]
-fn shared_receive_queue_of_iwarp_takes_memory_of_its_own_protection_domain() {
+fn srq_receives_of_iwarp_use_the_pd_of_the_srq() {
     for len in LENGTHS {
         let (a, b) = stream_pair_with(&PLAIN, len, |device| Some(queue_in_another_domain(device)));
         let srq = b.qp.init().srq.clone().unwrap();

@@ -42,7 +42,7 @@ fn send_of_every_size() {
 }
 
 #[test]
-fn address_vector_that_is_changed_in_sqd_leads_to_the_same_peer() {
+fn av_changed_in_sqd_must_lead_to_the_same_peer() {
     both(|a, b| {
         let to_state = |state| a.qp.modify(&QpAttr { state, ..a.qp.query() }, AttrMask::STATE);
         to_state(QpState::Sqd).unwrap();
@@ -72,7 +72,7 @@ fn address_vector_that_is_changed_in_sqd_leads_to_the_same_peer() {
 }
 
 #[test]
-fn immediate_and_inline() {
+fn inline_send_with_immediate_arrives() {
     both(|a, b| {
         b.recv(1, 64, 32);
         a.post(2, SendOp::SendImm([1, 2, 3, 4]), SendData::Inline(&[b"hello ", b"there"]));
@@ -111,7 +111,7 @@ fn write_read_and_atomics_while_the_target_does_nothing() {
 }
 
 #[test]
-fn write_with_immediate_takes_a_receive() {
+fn write_with_immediate_consumes_a_receive() {
     both(|a, b| {
         b.recv(9, 0, 0);
         a.write(0, &[7; 100]);
@@ -126,7 +126,7 @@ fn write_with_immediate_takes_a_receive() {
 }
 
 #[test]
-fn gather_of_32_entries() {
+fn send_gathers_32_sges() {
     both(|a, b| {
         a.write(0, &pattern(32 * 100, 1));
         let sges: Vec<_> = (0..32).map(|i| a.sge((31 - i) * 100, 99)).collect();
@@ -140,7 +140,7 @@ fn gather_of_32_entries() {
 }
 
 #[test]
-fn a_key_that_is_not_the_peers_is_refused() {
+fn write_with_wrong_rkey_is_remote_access_error() {
     both(|a, b| {
         let (remote_addr, rkey) = (b.base(), rdmux_verbs::wire::Rkey(b.mr.rkey().0 ^ 0x55));
         a.send(1, SendOp::Write { remote_addr, rkey }, 0, 16);
@@ -152,7 +152,7 @@ fn a_key_that_is_not_the_peers_is_refused() {
 }
 
 #[test]
-fn a_dropped_region_gives_an_error_and_no_access() {
+fn send_from_deregistered_region_is_local_protection_error() {
     both(|a, b| {
         let Node { mr, qp, cq, device: _device, pd: _pd, .. } = &a;
         let _ = (mr, qp, cq);
@@ -175,7 +175,7 @@ fn a_dropped_region_gives_an_error_and_no_access() {
 }
 
 #[test]
-fn a_message_longer_than_the_receive_is_an_error_on_both_sides() {
+fn send_longer_than_receive_is_local_length_and_remote_invalid_request_error() {
     both(|a, b| {
         b.recv(1, 0, 10);
         a.send(2, SendOp::Send, 0, 11);
@@ -185,7 +185,7 @@ fn a_message_longer_than_the_receive_is_an_error_on_both_sides() {
 }
 
 #[test]
-fn a_receive_that_comes_late_is_waited_for() {
+fn send_waits_for_a_receive_posted_late() {
     both(|a, b| {
         a.write(0, b"late");
         a.send(2, SendOp::Send, 0, 4);
@@ -198,7 +198,7 @@ fn a_receive_that_comes_late_is_waited_for() {
 }
 
 #[test]
-fn the_network_is_used_between_hosts_and_the_ring_within_one() {
+fn packets_use_the_network_between_hosts_and_the_ring_within_a_host() {
     both(|a, b| {
         b.recv(1, 0, 4);
         a.send(2, SendOp::Send, 0, 4);
@@ -214,7 +214,7 @@ fn the_network_is_used_between_hosts_and_the_ring_within_one() {
 }
 
 #[test]
-fn two_queue_pairs_of_one_process() {
+fn two_rc_qps_of_one_process_exchange_a_message() {
     let lab = lab::Lab::new(true);
     let a = Node::new(&lab, "127.77.200.3", QpType::Rc, 4096);
     let b = Node::on(a.device.clone(), a.control.clone(), a.pd.clone(), QpType::Rc, 4096, None);

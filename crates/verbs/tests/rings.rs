@@ -21,7 +21,7 @@ fn offset(position: u64) -> u64 {
 }
 
 #[test]
-fn what_a_ring_took_before_its_peer_broke_it_is_counted() {
+fn records_before_ring_corruption_are_counted() {
     const RECORDS: u64 = 5;
     let lab = Lab::new(true);
     let (victim, counts) = lab.process("127.77.207.1");
@@ -48,7 +48,7 @@ fn what_a_ring_took_before_its_peer_broke_it_is_counted() {
 /// The end of a process is reported only once: a ring that was opened after that would be found by a connection to the next
 /// process with the slot.
 #[test]
-fn a_process_that_is_gone_when_its_rings_are_there_has_none() {
+fn process_that_exits_while_its_ring_is_opened_gets_no_ring() {
     let lab = Lab::new(true);
     let [node, peer] = [(); 2].map(|()| Node::new(&lab, "127.77.207.2", QpType::Rc, 64));
     let (device, control) = (node.device.clone(), node.control.clone());
@@ -64,7 +64,7 @@ fn a_process_that_is_gone_when_its_rings_are_there_has_none() {
 
 /// The process sends more messages before its death than the rounds up to the event of its death take.
 #[test]
-fn all_that_a_process_has_sent_before_its_end_counts() {
+fn messages_sent_before_the_exit_of_a_process_are_received() {
     const SENDS: u32 = 5_000;
     let lab = Lab::new(true);
     let [from, to] = ["127.77.207.3"; 2].map(|ip| {
@@ -90,7 +90,7 @@ fn all_that_a_process_has_sent_before_its_end_counts() {
 
 /// The peer has opened its end, and would send by the ring what this process expects by the network.
 #[test]
-fn who_cannot_map_its_rings_is_told_and_may_try_again() {
+fn modify_to_rtr_fails_with_eacces_if_ring_cannot_be_mapped_and_can_be_retried() {
     let lab = Lab::new(true);
     let [node, peer] = [(); 2].map(|()| Node::new(&lab, "127.77.207.4", QpType::Rc, 64));
     node.control.at_rings(|end| {

@@ -83,11 +83,11 @@ fn both_ways(node: &Node) {
 }
 
 #[test]
-fn over_the_network() {
+fn threads_exchange_messages_over_the_network() {
     exchange(false);
 }
 
 #[test]
-fn over_rings() {
+fn threads_exchange_messages_over_rings() {
     exchange(true);
 }

@@ -176,7 +176,7 @@ fn exchange(a: &Node, b: &Node) {
 }
 
 #[test]
-fn rc_goes_by_a_wire_that_the_engine_does_not_know() {
+fn rc_works_over_a_wire_defined_outside_the_engine() {
     let (a, b) = pair(0, 3 * LEN);
     exchange(&a.0, &b.0);
     for (node, wire) in [&a, &b] {
@@ -188,7 +188,7 @@ fn rc_goes_by_a_wire_that_the_engine_does_not_know() {
 }
 
 #[test]
-fn rc_recovers_what_such_a_wire_loses() {
+fn rc_retransmits_losses_of_a_wire_defined_outside_the_engine() {
     let (a, b) = pair(7, 3 * LEN);
     exchange(&a.0, &b.0);
     assert!(a.1.sent() > 7 && b.1.sent() > 7);

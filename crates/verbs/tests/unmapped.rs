@@ -153,7 +153,7 @@ fn read_into_it() {
 
 /// A single test, since others would map memory at the addresses that it unmapped.
 #[test]
-fn what_is_gone_is_an_access_error() {
+fn unmapped_registered_memory_is_an_access_error() {
     send_from_it();
     receive_into_it();
     one_sided_on_it();

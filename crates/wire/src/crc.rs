@@ -169,7 +169,7 @@ mod tests {
 
     /// The definition, a bit at a time: the message times x^16 divided by the polynomial.
     #[test]
-    fn crc16_is_the_remainder() {
+    fn crc16_equals_bitwise_polynomial_division() {
         let message = b"123456789";
         let mut register = 0xffff_u16;
         for bit in message.iter().flat_map(|b| (0..8).map(move |i| b >> i & 1)) {

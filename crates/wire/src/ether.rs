@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nested_tags() {
+    fn ethernet_header_with_nested_vlan_tags_is_parsed() {
         let mut b = [0; 22];
         b[12..22].copy_from_slice(&[0x88, 0xa8, 0, 1, 0x81, 0, 0xe0, 7, 0x08, 0]);
         let ether = Ether::parse(&b).unwrap();

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_lengths_are_checked() {
+    fn ipv4_header_with_invalid_length_is_refused() {
         assert!(Ipv4::parse(&SAMPLE[..19]).is_err());
         let mut options_missing = SAMPLE;
         options_missing[0] = 0x46;
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_extensions() {
+    fn ipv6_extension_and_fragment_headers_are_skipped() {
         // Hop-by-hop options of 16 bytes, then destination options of 8, then UDP.
         let mut b = [0; 26];
         (b[0], b[1], b[16]) = (60, 1, UDP);

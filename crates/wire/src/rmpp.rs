@@ -249,7 +249,7 @@ mod tests {
     const FIRST: [u8; 12] = [1, 1, 0xfb, 0, 0, 0, 0, 1, 0, 0, 0x02, 0x58];
 
     #[test]
-    fn first_segment_is_read_and_shown() {
+    fn rmpp_first_segment_is_parsed_and_displayed() {
         let rmpp = Rmpp::parse(&FIRST).unwrap();
         assert_eq!((rmpp.kind, rmpp.resp_time, rmpp.segment), (RmppType::DATA, 31, 1));
         assert_eq!(rmpp.flags, RmppFlags::ACTIVE.with(RmppFlags::FIRST));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn header_is_in_its_place_in_the_mad() {
+    fn rmpp_header_is_at_byte_24_of_the_mad() {
         let mut mad = [0xee; MAD_LEN];
         let rmpp = Rmpp::parse(&FIRST).unwrap();
         rmpp.put(&mut mad);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_with_rmpp_have_their_own_headers() {
+    fn rmpp_data_offset_depends_on_the_management_class() {
         let offset = |class| Rmpp::data_offset(MgmtClass(class));
         assert_eq!([0x03, 0x06, 0x30, 0x4f].map(offset), [Some(56), Some(64), Some(40), Some(40)]);
         assert_eq!([0x01, 0x04, 0x07, 0x2f, 0x50, 0x81].map(offset), [None; 6]);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn status_of_an_abort_is_118_to_127() {
+    fn rmpp_abort_status_is_118_to_127() {
         let may = [0, 1, 117, 118, 127, 128].map(|code| RmppStatus(code).is_abort());
         assert_eq!(may, [false, false, false, true, true, false]);
     }

@@ -246,7 +246,7 @@ mod tests {
     use crate::sm::NodeInfo;
 
     #[test]
-    fn fields_are_at_the_offsets_of_the_specification() {
+    fn smp_fields_are_at_the_offsets_of_the_specification() {
         let mut smp = Smp::directed(Method::GET, NodeInfo::ATTR_ID, 0x0102_0304, &[5, 6]);
         smp.set_hop_pointer(1);
         smp.set_returning(true);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lid_routed_status_has_no_direction_bit() {
+    fn lid_routed_smp_status_has_no_direction_bit() {
         let mut smp = Smp::lid_routed(Method::GET_RESP, 0x11, 0);
         smp.set_status(0x800c);
         assert_eq!(smp.status(), 0x800c);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_cut_at_63_hops() {
+    fn directed_route_is_limited_to_63_hops() {
         let smp = Smp::directed(Method::GET, 0x11, 0, &[9; 100]);
         assert_eq!(smp.hop_count(), MAX_HOPS);
         assert_eq!(smp.initial_path[0], 0);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn other_classes_versions_and_lengths_are_refused() {
+    fn smp_of_other_class_version_or_length_is_refused() {
         let mut b = Smp::lid_routed(Method::GET, 0x11, 0).to_bytes();
         assert!(matches!(Smp::parse(&b[..255]), Err(WireError::Short { need: 256, .. })));
         b[0] = 2;
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn is_shown_with_route_and_attribute() {
+    fn smp_is_displayed_with_route_and_attribute() {
         let mut smp = Smp::directed(Method::GET, NodeInfo::ATTR_ID, 0, &[1, 3]);
         assert_eq!(smp.to_string(), "SMP Get tid 0x0000000000000000 hop 0/2 path 0,1,3 NodeInfo");
         smp.header.method = Method::GET_RESP;

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn detects_every_flipped_bit() {
+    fn vcrc_detects_every_flipped_bit() {
         let mut packet = [0x5a_u8; 40];
         let (covered, end) = packet.split_at_mut(38);
         end.copy_from_slice(&vcrc(&[&covered[..7], &covered[7..]]));

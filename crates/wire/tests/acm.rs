@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn any_field_is_an_address_that_is_the_same_again_or_none(kind in 0..8_u16, bytes: [u8; ADDRESS_LEN]) {
+    fn random_acm_address_field_round_trips_or_is_refused(kind in 0..8_u16, bytes: [u8; ADDRESS_LEN]) {
         let kind = AddressType(kind);
         if let Ok(address) = Address::from_field(kind, &bytes) {
             prop_assert_eq!(address.kind(), kind);
@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn datagrams_both_ways(datagram in datagrams()) {
+    fn acm_datagrams_round_trip(datagram in datagrams()) {
         let bytes = datagram.to_bytes();
         prop_assert!(datagram::is_acm(&bytes));
         prop_assert!(!datagram.to_string().is_empty());
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn datagrams_of_strangers(datagram in datagrams(), changes in vec((0..256_usize, any::<u8>()), 0..8)) {
+    fn mutated_acm_datagrams_round_trip_or_are_refused(datagram in datagrams(), changes in vec((0..256_usize, any::<u8>()), 0..8)) {
         let mut bytes = datagram.to_bytes();
         changes.iter().for_each(|(at, value)| bytes[*at] = *value);
         if let Ok(read) = Datagram::parse(&bytes) {
@@ -119,27 +119,27 @@ proptest! {
     }
 
     #[test]
-    fn groups_both_ways(pkey: u16, tos: u8, rate in 0..64_u8, mtu in 1..=5_u8) {
+    fn acm_group_mgids_round_trip(pkey: u16, tos: u8, rate in 0..64_u8, mtu in 1..=5_u8) {
         let mtu = Mtu::from_code(mtu).expect("a code");
         let group = Group { pkey: Pkey(pkey | 0x8000), tos, rate: Rate(rate), mtu };
         prop_assert_eq!(Group::from_gid(group.gid()), Some(group));
     }
 
     #[test]
-    fn any_gid_is_a_group_that_has_it_or_none(gid: [u8; 16]) {
+    fn random_gid_is_an_acm_group_with_that_mgid_or_none(gid: [u8; 16]) {
         let gid = Gid(gid);
         prop_assert!(Group::from_gid(gid).is_none_or(|group| group.gid() == gid));
     }
 
     #[test]
-    fn requests_both_ways(request in requests()) {
+    fn acm_requests_round_trip(request in requests()) {
         let bytes = request.to_bytes();
         prop_assert_eq!(Frame::of_request(&bytes), Ok(Frame::Whole(bytes.len())));
         prop_assert_eq!(Request::parse(&bytes), Ok(request));
     }
 
     #[test]
-    fn requests_in_a_stream_are_found_however_they_are_cut(all in vec(requests(), 1..6), cuts in vec(1..90_usize, 1..99)) {
+    fn acm_requests_are_split_from_a_stream_with_any_chunking(all in vec(requests(), 1..6), cuts in vec(1..90_usize, 1..99)) {
         let stream: Vec<u8> = all.iter().flat_map(Request::to_bytes).collect();
         let (mut have, mut found, mut rest) = (Vec::new(), Vec::new(), &stream[..]);
         for cut in cuts.into_iter().cycle() {
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn requests_of_strangers(request in requests(), changes in vec((0..160_usize, any::<u8>()), 0..6)) {
+    fn mutated_acm_requests_round_trip_or_are_refused(request in requests(), changes in vec((0..160_usize, any::<u8>()), 0..6)) {
         let mut bytes = request.to_bytes();
         for (at, value) in changes {
             if let Some(byte) = bytes.get_mut(at) {
@@ -177,12 +177,12 @@ proptest! {
     }
 
     #[test]
-    fn paths_both_ways(paths in paths()) {
+    fn acm_path_replies_round_trip(paths in paths()) {
         prop_assert!(survives(Answer::Paths(paths)));
     }
 
     #[test]
-    fn failures_and_numbers_both_ways(
+    fn acm_failure_flush_and_counter_replies_round_trip(
         op in prop_oneof![1..=3_u8, 8..=9_u8], status in 1..=u8::MAX, count: u64, counters in vec(any::<u64>(), 0..=72),
     ) {
         prop_assert!(survives(Answer::Failed(Op(op), Status(status))));
@@ -191,7 +191,7 @@ proptest! {
     }
 
     #[test]
-    fn endpoints_and_statistics_both_ways(
+    fn acm_endpoint_and_statistics_replies_round_trip(
         info: [u8; EndpointInfo::LEN], fields in vec(any::<[u8; 64]>(), 0..20), statistics in vec(any::<[u8; STATISTIC_LEN]>(), 0..20),
     ) {
         let addr_cnt = u16::try_from(fields.len()).expect("few");
@@ -202,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn answers_of_strangers(bytes in vec(any::<u8>(), 0..700), op in prop_oneof![1..=3_u8, 8..=9_u8]) {
+    fn random_acm_replies_round_trip_or_are_refused(bytes in vec(any::<u8>(), 0..700), op in prop_oneof![1..=3_u8, 8..=9_u8]) {
         let mut bytes = bytes;
         // A valid header, so that more than the header is tested.
         if bytes.len() >= Header::LEN {

@@ -75,7 +75,7 @@ fn each_packet(mut check: impl FnMut(&str, &Roce)) -> usize {
 
 /// All packets have DF and an Identification, which a receiver recovers.
 #[test]
-fn icrc_and_identification() {
+fn captured_packets_have_the_right_icrc_and_recoverable_identification() {
     let mut ids = std::collections::BTreeSet::new();
     let count = each_packet(|file, roce| {
         assert_eq!(roce.icrc_with_id(roce.ip.id), roce.icrc, "{file}: ICRC");
@@ -89,7 +89,7 @@ fn icrc_and_identification() {
 }
 
 #[test]
-fn headers_and_payload_may_lie_apart() {
+fn captured_packets_parse_with_separate_headers_and_payload() {
     each_packet(|name, roce| {
         let whole = Packet::parse(&roce.transport).unwrap();
         let (headers, tail) = roce.transport.split_at(whole.header().len());
@@ -106,7 +106,7 @@ fn headers_and_payload_may_lie_apart() {
 }
 
 #[test]
-fn headers_are_written_as_they_were() {
+fn captured_transport_headers_round_trip() {
     each_packet(|file, roce| {
         let packet = Packet::parse(&roce.transport).unwrap();
         let header = packet.header();
@@ -119,7 +119,7 @@ fn headers_are_written_as_they_were() {
 }
 
 #[test]
-fn cm_messages_are_written_as_they_were() {
+fn captured_cm_messages_round_trip() {
     let mut names = std::collections::BTreeMap::new();
     each_packet(|file, roce| {
         let packet = Packet::parse(&roce.transport).unwrap();

@@ -184,7 +184,7 @@ fn extension_headers_of_every_opcode() {
 }
 
 #[test]
-fn first_middle_last_and_only() {
+fn opcodes_have_first_middle_last_or_only_position() {
     use Opcode as O;
     let place = |o: Opcode| (o.is_first(), o.is_middle(), o.is_last(), o.is_only());
     assert_eq!(place(O::RC_SEND_FIRST), (true, false, false, false));
@@ -198,7 +198,7 @@ fn first_middle_last_and_only() {
 }
 
 #[test]
-fn bad_packets() {
+fn packets_with_wrong_version_or_pad_are_refused() {
     let mut bytes = [0; 20];
     bytes[0] = Opcode::RC_SEND_ONLY.0;
     bytes[1] = 3;
@@ -212,7 +212,7 @@ fn bad_packets() {
 }
 
 #[test]
-fn displays() {
+fn packets_aeth_deth_and_mad_headers_are_displayed() {
     let bth = Bth {
         ack_req: true,
         pad: 2,

@@ -88,7 +88,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_of_a_startup(mut bytes in prop::collection::vec(any::<u8>(), 0..600), keyed: bool) {
+    fn random_mpa_startup_bytes_do_not_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..600), keyed: bool) {
         if keyed && bytes.len() >= 16 {
             bytes[..16].copy_from_slice(Kind::Request.key());
         }
@@ -101,7 +101,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_no_startup_is_seen_at_once() {
+fn wrong_mpa_key_or_private_data_length_is_refused_at_once() {
     assert!(Startup::need(b"MPA ID Re").is_ok());
     for wrong in [&b"G"[..], b"MPA ID Rex", b"MPA ID Req Framf"] {
         let error = Startup::need(wrong);
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_of_a_ddp_header(bytes: [u8; 18]) {
+    fn random_ddp_header_round_trips_or_is_refused(bytes: [u8; 18]) {
         if let Ok(header) = Header::parse(&bytes) {
             prop_assert_eq!(Header::parse(&header.to_buf()), Ok(header));
         }
@@ -161,7 +161,7 @@ proptest! {
 }
 
 #[test]
-fn versions_opcodes_and_models() {
+fn ddp_header_with_wrong_version_opcode_or_model_is_refused() {
     let header = Header::parse(&[0xc1, 0x40, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0x10, 0]).unwrap();
     let tagged = Tagged { last: true, stag: Stag(7), to: 0x1000 };
     assert_eq!(header, Header::new(Opcode::Write, Model::Tagged(tagged)));
@@ -237,7 +237,7 @@ proptest! {
 
     /// Head, payload and tail as sent without copying form the same frame.
     #[test]
-    fn tails(crc: bool, ulpdu in prop::collection::vec(any::<u8>(), 0..100)) {
+    fn fpdu_head_payload_and_tail_form_the_emitted_frame(crc: bool, ulpdu in prop::collection::vec(any::<u8>(), 0..100)) {
         let length = u16::try_from(ulpdu.len()).unwrap().to_be_bytes();
         let mut covered = rdmux_wire::crc::Crc32c::new();
         covered.update(&length);
@@ -249,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_of_a_frame(
+    fn random_fpdu_bytes_are_parsed_within_bounds(
         framing in framing(),
         position: u64,
         mut bytes in prop::collection::vec(any::<u8>(), 0..1200),
@@ -265,7 +265,7 @@ proptest! {
     }
 
     #[test]
-    fn every_flipped_bit_is_found(at in 16_usize..1200 * 8) {
+    fn fpdu_crc_detects_every_flipped_bit(at in 16_usize..1200 * 8) {
         let mut out = vec![0; 1400];
         let len = ALL.emit(256, &[&[0x5a; 1200]], &mut out);
         out[at / 8] ^= 1 << (at % 8);
@@ -275,7 +275,7 @@ proptest! {
 }
 
 #[test]
-fn a_marker_that_points_elsewhere() {
+fn wrong_mpa_marker_is_refused() {
     let framing = Framing { crc: false, markers: true };
     let mut out = [0; 700];
     let len = framing.emit(0, &[&[1; 600]], &mut out);
@@ -288,7 +288,7 @@ fn a_marker_that_points_elsewhere() {
 }
 
 #[test]
-fn the_longest_ulpdu_of_a_segment() {
+fn mulpdu_fits_the_emss_with_and_without_markers() {
     for emss in [88_usize, 536, 1448, 1460, 4096, 8948, 65483] {
         for markers in [false, true] {
             let framing = Framing { crc: true, markers };
@@ -305,7 +305,7 @@ fn the_longest_ulpdu_of_a_segment() {
 // ---- Terminate, RTR
 
 #[test]
-fn faults_are_a_table() {
+fn terminate_error_codes_map_to_faults_and_back() {
     for fault in Fault::ALL {
         let (layer, etype, code) = fault.numbers();
         assert_eq!(Fault::new(layer, etype, code), *fault);
@@ -336,7 +336,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_of_a_terminate(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+    fn random_terminate_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         if let Ok(terminate) = Terminate::parse(&bytes) {
             prop_assert!(!terminate.to_string().is_empty());
         }
@@ -345,7 +345,7 @@ proptest! {
 
 /// siw has layer and type, and M, D and R, in swapped halves of their bytes.
 #[test]
-fn siw_terminates() {
+fn terminate_layout_of_siw_or_rfc_is_detected() {
     let rfc = [0x12, 0x02, 0xc0, 0, 0, 34, 0x41, 0x43];
     let siw = [0x21, 0x02, 0x03, 0, 0, 34, 0x41, 0x43];
     for (bytes, layout) in [(rfc, Layout::Rfc), (siw, Layout::Siw)] {
@@ -371,7 +371,7 @@ fn siw_terminates() {
 
 /// siw's RDMAP faults without a header are MPA's start-up faults according to the RFC.
 #[test]
-fn siw_terminates_of_an_open_stream() {
+fn siw_terminate_without_header_on_open_stream_is_an_rdmap_error() {
     for (bytes, starting, open) in [
         ([0x20, 5], Fault::MpaCatastrophic, Fault::RdmapVersion),
         ([0x20, 6], Fault::MpaInsufficientIrd, Fault::RdmapOpcode),
@@ -389,7 +389,7 @@ fn siw_terminates_of_an_open_stream() {
 }
 
 #[test]
-fn ready_to_receive() {
+fn rtr_frames_have_their_rdmap_opcodes() {
     // The frame as siw sends it, without CRC.
     let write = [0, 14, 0xc1, 0x40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(rtr::write(PLAIN)[..], write);

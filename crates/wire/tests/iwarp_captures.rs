@@ -135,7 +135,7 @@ fn captures() -> PathBuf {
 }
 
 #[test]
-fn every_frame_is_written_as_it_was() {
+fn captured_siw_frames_round_trip() {
     let mut counts = Counts::default();
     for entry in captures().read_dir().unwrap() {
         let path = entry.unwrap().path();
@@ -161,7 +161,7 @@ fn every_frame_is_written_as_it_was() {
 
 /// In peer-to-peer mode siw's first frame equals the one written here.
 #[test]
-fn ready_to_receive_is_as_siw_writes_it() {
+fn rtr_write_frame_equals_that_captured_from_siw() {
     let streams = streams(&captures().join("siw_rping_p2p.pcap"));
     let initiator = streams.values().find(|bytes| bytes.starts_with(Kind::Request.key())).unwrap();
     let request = Startup::parse(initiator).unwrap();

@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn pm_mad(mut bytes: [u8; MAD_LEN]) {
+    fn pm_mad_round_trips(mut bytes: [u8; MAD_LEN]) {
         bytes[..2].copy_from_slice(&[1, 4]);
         bytes[18..20].fill(0);
         let mad = PmMad::parse(&bytes)?;
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn sa_mad(mut bytes: [u8; MAD_LEN], id: u8, method in prop::sample::select(vec![1, 2, 0x12, 0x81, 0x92, 0x94])) {
+    fn sa_mad_round_trips(mut bytes: [u8; MAD_LEN], id: u8, method in prop::sample::select(vec![1, 2, 0x12, 0x81, 0x92, 0x94])) {
         bytes[..4].copy_from_slice(&[1, 3, 2, method]);
         bytes[16..20].copy_from_slice(&[0, id, 0, 0]);
         let mad = SaMad::parse(&bytes)?;

@@ -40,7 +40,7 @@ fn services_have_as_many_operations_as_the_specification_gives_them() {
 }
 
 #[test]
-fn what_no_service_has_is_reserved_and_has_nothing() {
+fn reserved_opcodes_have_no_headers_payload_or_position() {
     for opcode in (0..=u8::MAX).map(Opcode) {
         let exists = opcode.operation().is_some();
         assert_eq!(opcode.kind() != OpKind::Reserved, exists, "{opcode}");
@@ -58,7 +58,7 @@ fn what_no_service_has_is_reserved_and_has_nothing() {
 
 /// Names end as in the specification, so they repeat the position and the immediate.
 #[test]
-fn names_positions_and_kinds_agree() {
+fn opcode_names_agree_with_their_position_and_kind() {
     for (opcode, operation) in opcodes() {
         let name = operation.name();
         let is = |part| name.split('_').any(|word| word == part);
@@ -84,7 +84,7 @@ fn names_positions_and_kinds_agree() {
 }
 
 #[test]
-fn direction_acknowledgement_and_receives_follow_from_kind_and_service() {
+fn opcode_direction_and_ack_follow_from_kind_and_service() {
     for (opcode, _) in opcodes() {
         let (kind, service) = (opcode.kind(), opcode.service());
         let response = matches!(kind, OpKind::ReadResponse | OpKind::Ack | OpKind::AtomicAck);
@@ -98,7 +98,7 @@ fn direction_acknowledgement_and_receives_follow_from_kind_and_service() {
 }
 
 #[test]
-fn headers_and_payload_fit_the_kind_and_the_position() {
+fn opcode_headers_and_payload_follow_from_kind_and_position() {
     for (opcode, _) in opcodes() {
         let (kind, service, request) = (opcode.kind(), opcode.service(), !opcode.is_response());
         let datagram = matches!(service, Service::Ud | Service::Rd);
@@ -117,7 +117,7 @@ fn headers_and_payload_fit_the_kind_and_the_position() {
 
 /// A message that can be split into packets can be split into any number of them.
 #[test]
-fn a_kind_with_one_position_of_several_has_all() {
+fn opcode_kind_with_first_also_has_middle_and_last() {
     use OpKind::{Read, ReadResponse, Send, Write};
     for service in SERVICES {
         for kind in [Send, Write, Read, ReadResponse] {

@@ -478,7 +478,7 @@ mod tests {
     use super::tells_of_something;
 
     #[test]
-    fn an_empty_host_is_told_from_a_busy_one() {
+    fn host_status_shows_whether_slots_rings_or_processes_exist() {
         assert!(!tells_of_something("slots      0 in use, 0 ring pairs"));
         assert!(tells_of_something("slots      1 in use, 0 ring pairs"));
         assert!(tells_of_something("slots      0 in use, 1 ring pairs"));

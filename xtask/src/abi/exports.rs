@@ -172,7 +172,7 @@ Symbol table '.dynsym' contains 4 entries:
     }
 
     #[test]
-    fn definitions_are_told_from_the_rest() {
+    fn only_defined_symbols_are_exports() {
         let found = Exports(LIST.lines().filter_map(symbol).collect());
         let expected =
             exports(&["FUNC ibv_query_port@IBVERBS_1.0", "FUNC ibv_query_port@@IBVERBS_1.1"]);

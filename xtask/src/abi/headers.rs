@@ -308,7 +308,7 @@ mod tests {
                          values! {\n A: -1,\n B: 2 (later),\n}\n";
 
     #[test]
-    fn a_table_says_what_the_program_is_to_print() {
+    fn abi_table_lists_expected_program_output() {
         let table = Table::parse(TABLE).unwrap();
         let lines: Vec<String> = table.lines().collect();
         assert_eq!(lines, ["a 16", "a.x 0..8", "a.u.y 8..12", "A -1"]);

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_told_without_what_leads_to_it() {
+    fn import_circle_excludes_modules_that_lead_to_it() {
         let graph =
             graph(&[("a", "b"), ("b", "c"), ("c", "d"), ("d", "b"), ("d", "e"), ("a", "a")]);
         let circle = graph.circle().unwrap();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_meets_again_lower_is_no_circle() {
+    fn import_diamond_is_no_circle() {
         assert_eq!(
             graph(&[("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "d")]).circle(),
             None

@@ -193,7 +193,7 @@ mod tests {
     use super::is_complaint;
 
     #[test]
-    fn complaints_have_numbers() {
+    fn opensm_complaints_are_lines_with_an_err_number() {
         let line = "Nov 23 06:00:00 111111 [7F1] 0x01 -> log_trap_info: ERR 3110: no such port";
         assert!(is_complaint(line));
         assert!(!is_complaint("Nov 23 06:00:00 111111 [7F1] 0x80 -> SUBNET UP"));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_permitted_is_there_by_lid_and_with_a_grh() {
+    fn rows_with_grh_match_their_rows_by_lid() {
         let rows = rows(&crate::table::roce());
         for title in WITH_GRH {
             let of = |title: &str| rows.iter().filter(|row| row.title == title).count();

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_permitted_is_there() {
+    fn iwarp_rows_contain_rping_cmtime_and_atomics() {
         let names: Vec<String> =
             rows(&crate::table::roce()).iter().map(ToString::to_string).collect();
         for wanted in [

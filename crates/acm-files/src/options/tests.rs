@@ -90,7 +90,7 @@ provider ibacmp default
 }
 
 #[test]
-fn options_of_our_own_are_read() {
+fn options_beyond_those_of_ibacm_are_read() {
     let options = clean(
         "\
 addr_timeout_s 90
@@ -143,7 +143,7 @@ fn names_are_known_in_any_case_and_the_last_line_counts() {
 }
 
 #[test]
-fn what_is_not_understood_is_a_warning_and_ignored() {
+fn unknown_options_are_ignored_with_a_warning() {
     told("no_such 1", "warning: unknown option \"no_such\"; it is ignored");
     told("retries 2 # twice", "warning: \"#\" and the rest of the line are ignored");
     told(
@@ -201,7 +201,7 @@ fn groups_are_bounded() {
 }
 
 #[test]
-fn times_beyond_all_measure_are_for_ever() {
+fn negative_or_huge_timeouts_never_expire() {
     let text = format!("addr_timeout {}\n", i64::MAX);
     assert_eq!(clean(&text).machine.address_timeout, Duration::MAX);
     assert_eq!(clean("route_timeout -7").machine.route_timeout, Duration::MAX);

@@ -28,7 +28,7 @@ fn entries_take_44_bytes() {
 }
 
 #[test]
-fn every_kind_of_address_is_found_again_and_goes() {
+fn every_address_type_is_found_in_cache_until_removed() {
     let mut cache = cache(100);
     let addresses = [
         name(1),
@@ -58,7 +58,7 @@ fn every_kind_of_address_is_found_again_and_goes() {
 }
 
 #[test]
-fn rows_of_long_names_are_used_again() {
+fn memory_of_removed_long_names_is_reused() {
     let mut cache = cache(100);
     for round in 0..50 {
         let address = Address::name(format!("a-name-of-more-than-16-bytes-{round}")).unwrap();
@@ -87,7 +87,7 @@ fn equal_paths_are_kept_once() {
 }
 
 #[test]
-fn another_holder_has_another_path() {
+fn changed_holder_of_an_address_drops_its_cached_path() {
     let mut cache = cache(10);
     let at = cache.put(&cache.hashed(&name(1)), &holder(1), 10).unwrap();
     cache.set_way(at, &Way::Path(path(1, 0)), 10);
@@ -98,7 +98,7 @@ fn another_holder_has_another_path() {
 }
 
 #[test]
-fn strangers_displace_only_what_no_program_asked_for() {
+fn unsolicited_entries_evict_only_unrequested_ones() {
     let mut cache = cache(100);
     for n in 0..100 {
         let at = cache.put(&cache.hashed(&name(n)), &holder(n as u64), 10).unwrap();
@@ -126,7 +126,7 @@ fn strangers_displace_only_what_no_program_asked_for() {
 }
 
 #[test]
-fn nothing_of_a_full_cache_of_used_entries_goes_for_a_stranger() {
+fn unsolicited_entry_evicts_nothing_from_cache_full_of_used_entries() {
     let mut cache = cache(10);
     for n in 0..10 {
         let at = cache.put(&cache.hashed(&name(n)), &holder(1), 10).unwrap();
@@ -138,7 +138,7 @@ fn nothing_of_a_full_cache_of_used_entries_goes_for_a_stranger() {
 }
 
 #[test]
-fn loaded_entries_are_not_looked_at_for_room() {
+fn loaded_entries_are_never_evicted() {
     let mut cache = cache(1000);
     for n in 0..1000 {
         let at = cache.put(&cache.hashed(&name(n)), &holder(1), FOREVER).unwrap();
@@ -161,7 +161,7 @@ fn loaded_entries_are_not_looked_at_for_room() {
 }
 
 #[test]
-fn entries_are_found_and_loaded_whatever_moves() {
+fn random_cache_inserts_and_removals_keep_entries_and_loaded_flags() {
     let mut cache = cache(40);
     let mut loaded = alloc::collections::BTreeMap::new();
     let mut dice = 1_u32;

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_wait_while_answers_are_overheard_but_not_the_first() {
+    fn requests_are_delayed_while_foreign_answers_are_overheard() {
         let (mut pace, begin) = (Pace::default(), Time(SECOND));
         let us = |n| begin.after(Duration::from_micros(n));
         pace.push((1, 1));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn second_request_waits_for_as_long_as_all_others_would_take() {
+    fn second_request_is_delayed_by_the_number_of_waiting_endpoints() {
         let begin = Time(SECOND);
         let us = |n| begin.after(Duration::from_micros(n));
         for (waiting, listens) in [(1, 0), (2, 50), (64, 63 * 50), (401, 20_000), (9999, 20_000)] {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn many_strangers_that_are_silent_cost_20_ms() {
+    fn silent_network_of_many_endpoints_delays_first_request_20_ms() {
         let (mut pace, begin, end) = (Pace::default(), Time(SECOND), Time(SECOND + 20_000_000));
         assert_eq!(pace.next(begin, load(51_200, 600)), end);
         assert_eq!(pace.next(Time(SECOND + 5), load(51_200, 3)), end, "as it was drawn");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_a_hundred_begins_and_the_others_hear_how_many_they_are() {
+    fn one_percent_of_endpoints_start_and_others_estimate_load_by_listening() {
         let begin = Time(SECOND);
         let begins = (0..51_200).filter(|n| {
             let mut pace = Pace::default();

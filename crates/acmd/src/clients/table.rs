@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn number_of_one_that_is_gone_is_nobodys_though_its_place_is_used_again() {
+    fn removed_client_id_stays_invalid_when_its_place_is_reused() {
         let mut table = Table::new();
         let mut last = None;
         for n in 0..1_u32 << PLACE {

@@ -144,7 +144,7 @@ fn others_are_served_while_the_close_of_a_descriptor_that_a_client_passed_blocks
 }
 
 #[test]
-fn one_client_too_many_is_turned_away_and_one_that_left_counts_no_more() {
+fn client_beyond_limit_is_closed_and_removed_client_frees_its_place() {
     let mut world = World::new();
     // The owner may use all places.
     let mut all: Vec<_> = (0..SMALL.clients).map(|_| world.connect()).collect();
@@ -183,7 +183,7 @@ fn users_other_than_the_owner_have_shares_and_leave_room_for_others() {
 }
 
 #[test]
-fn client_that_has_closed_before_it_is_taken_is_nobody() {
+fn tcp_client_closed_before_accept_has_no_user_and_is_not_allowed() {
     let mut world = World::new();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let connect = || {
@@ -316,7 +316,7 @@ fn answers_of_a_turn_are_sent_together_and_before_a_client_is_dropped() {
 }
 
 #[test]
-fn message_that_is_none_ends_the_connection_and_is_counted() {
+fn malformed_message_closes_the_client_and_is_counted() {
     let too_long = Header { length: 593, ..Header::new(Op::RESOLVE, 1) }.to_bytes();
     let too_short = Header { length: 15, ..Header::new(Op::RESOLVE, 1) }.to_bytes();
     for bad in

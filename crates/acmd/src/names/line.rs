@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn users_have_turns_and_few_lookups_at_a_time() {
+    fn lookups_are_scheduled_round_robin_by_user_with_a_limit() {
         let mut line = Line::default();
         for number in 0..10 {
             push(&mut line, 100, number);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn when_too_many_wait_who_has_most_gives_way() {
+    fn full_lookup_queue_refuses_the_user_with_most_entries() {
         let mut line = Line::default();
         let most = u64::try_from(WAITING).unwrap();
         assert!((0..most).all(|number| push(&mut line, 100, number).is_empty()));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_is_forgotten_and_makes_room() {
+    fn unwanted_lookups_are_dropped_from_the_queue() {
         let mut line = Line::default();
         let most = u64::try_from(WAITING).unwrap();
         assert!((0..most).all(|number| push(&mut line, 100, number).is_empty()));

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_user_may_have_half_of_the_clients_by_default_and_as_descriptors_allow() {
+    fn user_limit_is_half_of_max_clients_bounded_by_descriptors() {
         let limits = |clients, descriptors| {
             let options = Options { max_clients: clients, ..Options::default() };
             let limits = limits_with(&options, descriptors);

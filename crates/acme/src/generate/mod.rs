@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_that_is_not_there_is_told_without_the_name_of_a_temporary_file() {
+    fn missing_folder_error_omits_the_temporary_file_name() {
         let dir = rdmux_testing::temp_dir();
         let e = replace(&dir.path().join("missing/x"), "").unwrap_err();
         assert_eq!(crate::errno::text(&e), "No such file or directory");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_named() {
+    fn generated_file_write_error_names_the_path() {
         let dir = temp_dir();
         fs::write(dir.path().join("file"), "").unwrap();
         let folder = dir.path().join("file/rdma");

@@ -16,7 +16,7 @@ mod tests {
     use rdmux_acm_files::options::parse;
 
     #[test]
-    fn options_are_read_as_they_fit() {
+    fn generated_options_parse_and_fit_the_subnet_size() {
         for size in [None, Some(0), Some(2), Some(4096), Some(65536)] {
             let text = text(size);
             let (read, report) = parse("x", text.as_bytes());

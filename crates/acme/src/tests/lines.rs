@@ -60,7 +60,7 @@ fn paths_by_name_address_lid_and_gid() {
 }
 
 #[test]
-fn lists_come_in_order_whichever_answer_is_first() {
+fn range_results_are_printed_in_order() {
     let service = Scripted::well();
     let nodes: String = ["node1", "node2", "node3", "node07", "node08"].map(chosen).concat();
     let expected = format!("Service: SVC\n{nodes}{OK}");
@@ -208,7 +208,7 @@ fn endpoints_of_a_device_with_more_ports_than_the_first_are_listed() {
 }
 
 #[test]
-fn service_that_is_not_there_is_an_errno_and_the_last_one_counts() {
+fn missing_service_exits_with_enoent_and_last_service_decides_status() {
     let service = Scripted::well();
     let gone = "SVC-gone,unable to contact service: No such file or directory\n";
     let expected = (2, format!("{gone}return status 0x2\n"));

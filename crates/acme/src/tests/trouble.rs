@@ -71,7 +71,7 @@ fn names_that_the_system_does_not_know_and_format_u_are_names() {
 }
 
 #[test]
-fn numbers_are_lids_and_nonsense_is_none() {
+fn numeric_destinations_are_lids_and_invalid_lids_exit_with_255() {
     let service = Scripted::well();
     assert_eq!(run(&service, "-S SVC -d 0x11").0, 0);
     assert_eq!(run(&service, "-S SVC -f l -d 70000").0, 255);
@@ -108,7 +108,7 @@ fn verification_that_fails_has_the_errno_and_the_other_destinations_go_on() {
 }
 
 #[test]
-fn lists_that_make_no_sense_are_refused() {
+fn invalid_range_lists_exit_with_255_and_send_no_query() {
     let service = Scripted::well();
     for line in
         ["-d n[3-1]", "-d n[a]", "-d n -s s[]", "-d n[1-1000] -s s[1-1000]", "-d n[1-9999999]"]
@@ -122,7 +122,7 @@ fn lists_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn one_json_document_has_everything() {
+fn json_output_is_one_document_with_paths_counters_and_endpoints() {
     let service = Scripted::well();
     let (status, said) = run(&service, "--json -S SVC -f n -d n[1-2] -v -P all -e 1");
     assert_eq!(status, 0);
@@ -145,7 +145,7 @@ fn one_json_document_has_everything() {
 }
 
 #[test]
-fn watch_shows_counters_as_often_as_it_is_told() {
+fn watch_prints_counters_n_times() {
     let service = Scripted::well();
     let (status, said) = run(&service, "watch -S SVC -n 3 -i 0");
     assert_eq!((status, said.lines().count()), (0, 4), "{said}");

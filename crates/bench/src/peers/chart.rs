@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn factors_have_their_places() {
+    fn chart_clamps_ratios_to_its_edges() {
         assert_eq!([0.001, 0.1, 1.0, 10.0, 99.0].map(place), [LEFT, LEFT, 500, RIGHT, RIGHT]);
         assert!(place(f64::NAN) >= LEFT);
     }

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_where_it_says() {
+    fn benchmark_buffers_are_aligned_and_report_their_address() {
         let (buffer, line) = (Buffer::new(10), Line(AtomicU64::new(0)));
         assert!(buffer.address().is_multiple_of(PAGE as u64));
         assert!(line.address().is_multiple_of(128));

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn of_times_less_is_better() {
+    fn lower_time_figures_are_better() {
         let figure = Figure::new(Row::SendLat, &[1.0, 1.2, 9.0], &[1.0]);
         assert_eq!((figure.ratio, figure.met), (1.2, Some(Met::AtLeast)));
         assert!((figure.times_better_than(1.5) - 1.25).abs() < 1e-9);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn of_rates_more_is_better() {
+    fn higher_rate_figures_are_better() {
         let all = [0.4, 0.5, 1.3].map(|ours| met(Row::Rate, ours, 1.0));
         assert_eq!(all, [Met::No, Met::AtLeast, Met::Aim].map(Some));
         assert_eq!(met(Row::UdpUcx, 1.0, 1.0), None);

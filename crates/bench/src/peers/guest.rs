@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_are_told_apart() {
+    fn guest_output_is_split_into_rounds() {
         let bandwidth = include_str!("samples/ib_write_bw.txt");
         let faster = bandwidth.replace("35.71", "71.42");
         let connections = include_str!("samples/cmtime.txt");

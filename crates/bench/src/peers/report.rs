@@ -111,7 +111,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_row_says_which_way_its_goal_is() {
+    fn report_row_shows_goal_direction() {
         let [latency, bandwidth, reported, memory] = figures().try_into().unwrap();
         let words = |figure: Figure| row(&figure)[1..].join(" | ");
         assert_eq!(

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_aim_is_beyond_what_is_wanted_at_least() {
+    fn aim_of_each_row_is_stricter_than_its_minimum() {
         for row in Row::value_variants() {
             let Spec { ratio, goals: Some((at_least, aim)), .. } = row.spec() else { continue };
             assert_eq!(aim < at_least, ratio == Ratio::Less, "{row:?}");

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_groups_with_one_gid_the_one_that_is_joined_is_found() {
+    fn joined_group_is_preferred_over_lost_group_with_same_mgid() {
         let to = Destinations::default();
         let (mut lost, joined) = (group(1, Err(Errno(libc::ENETRESET))), group(1, Ok(way(10))));
         lost.mgid = joined.mgid;
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_stay_while_somebody_sends() {
+    fn retired_group_table_is_freed_only_after_its_senders() {
         let to = Destinations::default();
         let way = way(10);
         to.publish(&[group(1, Ok(Arc::clone(&way)))]);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_find_one_of_two_ways_while_they_change() {
+    fn senders_find_old_or_new_group_address_during_updates() {
         let to = Destinations::default();
         let done = AtomicBool::new(false);
         to.publish(&[group(1, Ok(way(1)))]);

@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_comes_back_as_it_went() {
+    fn mcmember_record_converts_to_c_and_back_unchanged() {
         let bytes: Vec<u8> = (1..=49).collect();
         let mut all = [0; McMemberRecord::LEN];
         all[..49].copy_from_slice(&bytes);

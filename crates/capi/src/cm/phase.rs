@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_count_for_the_step_that_was_asked_for() {
+    fn cm_event_advances_the_id_only_from_the_matching_phase() {
         let (new, resolved) = (Phase::New, EventKind::AddrResolved);
         assert_eq!(Phase::ResolvingAddr.after(resolved), Phase::AddrResolved);
         assert_eq!(new.after(resolved), new);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_the_service_is_asked() {
+    fn cm_failure_event_makes_the_id_phase_unknown() {
         for failure in [EventKind::AddrError, EventKind::Rejected, EventKind::DeviceRemoval] {
             assert_eq!(Phase::Connected.after(failure), Phase::Other);
         }

@@ -158,7 +158,7 @@ mod tests {
     static OUI: [u8; 3] = [1, 2, 3];
 
     #[test]
-    fn arguments_become_what_the_device_is_asked() {
+    fn umad_register_arguments_reach_the_device() {
         let (port, fake) = open();
         let mut mask: [c_long; 2] = [0b110, 1 << 18];
         // SAFETY: masks and vendors.
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_refuses_is_eperm_and_errno_tells_why() {
+    fn umad_register_refused_by_device_is_eperm_with_errno_of_the_cause() {
         let (port, fake) = open();
         fake.refuse(libc::ENOMEM);
         // SAFETY: no mask.

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grh_is_set_and_taken_away() {
+    fn umad_set_grh_sets_and_clears_the_grh() {
         let mut buffer = Buffer([0xee; HEADER + 257]);
         let umad = buffer.ptr();
         // SAFETY: all zeros is an address.
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn no_buffer_has_no_parts() {
+    fn umad_accessors_of_null_return_null_or_einval() {
         let none = ptr::null_mut();
         assert!(umad_get_mad(none).is_null() && umad_get_mad_addr(none).is_null());
         // SAFETY: NULL is allowed.

@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_have_what_the_files_tell_and_are_released_twice() {
+    fn umad_ca_is_filled_from_sysfs_and_may_be_released_twice() {
         let tree = Tree::new();
         tree.ca("mlx4_0");
         tree.port("mlx4_0", 1, &[]);

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_level_only_asks() {
+    fn umad_debug_with_negative_level_only_returns_the_level() {
         assert_eq!(umad_debug(2), 2);
         assert_eq!(umad_debug(-1), 2);
         assert_eq!(umad_debug(0), 0);

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_nobody_answers_comes_back() {
+    fn unanswered_umad_request_is_returned_with_etimedout() {
         let fabric = up();
         // An adapter does not forward.
         let nowhere = [1, 1];
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_whose_fabric_is_gone_fails() {
+    fn umad_port_of_a_stopped_fabric_is_eio() {
         let Fabric { server, port, agent, _dir } = up();
         server.stop().unwrap();
         assert_eq!(umad_poll(port, -1), 0);

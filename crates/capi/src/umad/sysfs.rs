@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_leave_the_directory_or_do_not_fit_are_none() {
+    fn ca_names_with_path_or_too_long_are_enoent() {
         let tree = Tree::new();
         tree.ca("a");
         tree.write("x/node_type", "1: CA");

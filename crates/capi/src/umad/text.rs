@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn words_depend_on_the_class() {
+    fn umad_method_and_attribute_names_depend_on_the_class() {
         assert_eq!(text(umad_class_str(0x81)), "Subn");
         assert_eq!(text(umad_class_str(0x21)), "CongestionManagment");
         assert_eq!(text(umad_class_str(0x22)), "Application");
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_goes_before_every_other_status() {
+    fn mad_status_busy_takes_precedence_over_other_bits() {
         let status = |s: u16| text(umad_common_mad_status_str(s.to_be()));
         assert_eq!(
             (status(0), status(0x0d), status(0x0e)),

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_eio_with_a_reason() {
+    fn invalid_umad_send_is_eio_with_errno() {
         let (port, fake) = opened();
         let request = mad(1, 7, 256);
         assert_eq!(send(port, 1, &request[..35], 0), (-libc::EIO, libc::EINVAL));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_used_again_only_after_the_answer() {
+    fn umad_tid_is_reused_only_after_the_answer_is_read() {
         let (port, fake) = opened();
         let request = mad(1, 7, 256);
         assert_eq!(send(port, 0, &request, 200), (0, 0));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mad_that_is_not_long_needs_its_room() {
+    fn umad_recv_buffer_smaller_than_a_mad_is_einval() {
         let (port, fake) = opened();
         fake.deliver(1, 0, &mad(0x81, 7, 256));
         assert_eq!(receive(port, &mut room(255), 0), (-libc::EINVAL, 255));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_with_a_mad_or_in_time() {
+    fn umad_poll_and_recv_end_with_a_mad_or_etimedout() {
         let (port, fake) = opened();
         assert_eq!((umad_poll(port, 0), umad_poll(port, 1)), (-libc::ETIMEDOUT, -libc::ETIMEDOUT));
         assert_eq!(receive(port, &mut room(256), 1).0, -libc::ETIMEDOUT);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_gone_is_readable_and_fails() {
+    fn hung_up_umad_port_polls_readable_and_is_eio() {
         let (port, fake) = opened();
         fake.hang_up();
         assert_eq!(umad_poll(port, -1), 0);

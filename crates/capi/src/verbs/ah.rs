@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_back_is_in_the_header_of_either_version() {
+    fn route_is_read_from_grh_with_ipv4_or_ipv6_header() {
         let mut v4 = [0; 40];
         v4[20..22].copy_from_slice(&[0x45, 0x20]);
         v4[32..].copy_from_slice(&[10, 0, 0, 7, 10, 0, 0, 8]);

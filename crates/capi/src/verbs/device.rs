@@ -131,7 +131,7 @@ mod tests {
     use std::mem::offset_of;
 
     #[test]
-    fn drivers_of_vendors_see_that_it_is_none_of_theirs() {
+    fn device_ops_are_null_at_the_offset_that_vendor_drivers_check() {
         assert_eq!(offset_of!(Device, driver) + offset_of!(DriverPart, ops), 664);
         let kind = DeviceKind::default();
         let device = Device::new(&HostName::default(), kind);

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_become_one() {
+    fn inline_sges_are_gathered_in_order_within_the_limit() {
         let long = vec![7; 2 * ON_STACK];
         assert_eq!(gathered(&[], 0), Ok(vec![]));
         assert_eq!(gathered(&[of(b"ab"), of(b""), of(b"c")], 3), Ok(b"abc".to_vec()));

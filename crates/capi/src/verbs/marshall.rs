@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_record_survives_the_way_there_and_back() {
+    fn kernel_path_record_round_trips() {
         let kernel = KernelPathRec {
             dgid: [1; 16],
             sgid: [2; 16],
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_land_in_their_fields() {
+    fn kernel_qp_attributes_are_copied_to_their_fields() {
         let ah = KernelAhAttr { dlid: 9, port_num: 1, hop_limit: 64, ..Default::default() };
         let kernel = KernelQpAttr {
             qp_state: 3,

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_is_of_another_generation_and_can_use_the_lists() {
+    fn forked_child_has_another_generation_and_a_free_process_lock() {
         let parent = Generation::current();
         // SAFETY: the child only checks, and ends without cleaning up.
         match unsafe { libc::fork() } {

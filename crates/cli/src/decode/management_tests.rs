@@ -270,13 +270,13 @@ fn a_global_packet_has_lids_and_gids() {
 
 /// Captures contain a VCRC or not; the packet is the same.
 #[test]
-fn a_missing_vcrc_is_no_fault() {
+fn packet_captured_without_vcrc_is_right() {
     let bytes = ib(&set_port_info(), Qpn::QP0, None);
     assert_eq!(summary_of(&frame(INFINIBAND, &bytes[..bytes.len() - 2])).icrc_right, 1);
 }
 
 #[test]
-fn every_flipped_bit_of_a_local_packet_shows() {
+fn every_flipped_bit_of_a_local_packet_is_detected() {
     let good = ib(&sa_question(), Qpn::QP1, None);
     let covered = good.len() - 2;
     for bit in 0..covered * 8 {
@@ -291,7 +291,7 @@ fn every_flipped_bit_of_a_local_packet_shows() {
 }
 
 #[test]
-fn frames_of_a_subnet_that_were_cut_are_not_failures() {
+fn truncated_infiniband_frames_are_not_failures() {
     for grh in [None, Some(grh())] {
         let whole = ib(&sa_question(), Qpn::QP1, grh);
         let icrc_end = whole.len() - 2;
@@ -320,7 +320,7 @@ fn raw_packets_are_named() {
 }
 
 #[test]
-fn a_wrong_icrc_of_a_subnet_is_told() {
+fn wrong_icrc_of_a_local_packet_is_detected() {
     let mut bytes = ib(&sa_question(), Qpn::QP1, None);
     bytes[3] ^= 1; // the DLID, which the ICRC of a local packet covers
     let data = frame(INFINIBAND, &bytes);
@@ -330,7 +330,7 @@ fn a_wrong_icrc_of_a_subnet_is_told() {
 }
 
 #[test]
-fn wrong_vcrc_of_a_packet_whose_icrc_is_right_is_told() {
+fn wrong_vcrc_with_right_icrc_is_reported() {
     let good = ib(&sa_question(), Qpn::QP1, None);
     assert_eq!(json_of(&frame(INFINIBAND, &good))["vcrc"], "right");
     let covered = good.len() - 2;

@@ -172,7 +172,7 @@ fn every_roce_capture_is_right() {
 // ---- link and network layers
 
 #[test]
-fn link_types() {
+fn ethernet_vlan_raw_and_linux_cooked_link_types_are_decoded() {
     let ip = packet_v4();
     let ether = |tail: &[u8]| [&[0; 12][..], tail, &ip].concat();
     assert!(is_right(&frame(RAW, &ip)));
@@ -192,7 +192,7 @@ fn ethernet_padding_is_not_payload() {
 }
 
 #[test]
-fn ipv6_is_checked_too() {
+fn icrc_of_rocev2_over_ipv6_is_checked() {
     let good = ipv6(&with_icrc_v6(&transport(Opcode::UC_SEND_ONLY, 1)));
     assert!(is_right(&frame(RAW, &good)));
     let mut bad = good;
@@ -201,7 +201,7 @@ fn ipv6_is_checked_too() {
 }
 
 #[test]
-fn every_flipped_bit_shows() {
+fn every_flipped_bit_covered_by_the_icrc_is_detected() {
     let good = packet_v4();
     for bit in 0..good.len() * 8 {
         let mut bad = good.clone();
@@ -213,7 +213,7 @@ fn every_flipped_bit_shows() {
 }
 
 #[test]
-fn a_frame_that_was_cut_is_not_a_failure() {
+fn truncated_frame_is_not_a_failure() {
     let whole = packet_v4();
     for len in 0..whole.len() {
         let cut = Frame { original_len: whole.len(), ..frame(RAW, &whole[..len]) };
@@ -226,7 +226,7 @@ fn a_frame_that_was_cut_is_not_a_failure() {
 }
 
 #[test]
-fn a_length_that_lies_is_a_failure() {
+fn inconsistent_ip_or_udp_length_is_undecodable() {
     let mut lies = packet_v4();
     lies.truncate(lies.len() - 4);
     assert_eq!(summary_of(&frame(RAW, &lies)).undecodable, 1);
@@ -323,7 +323,7 @@ fn a_wrong_icrc_says_what_it_should_be() {
 }
 
 #[test]
-fn qp1_carries_management_datagrams_only() {
+fn non_mad_payload_to_qp1_is_undecodable() {
     let bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::QP1, Psn::new(0));
     let deth = rdmux_wire::Deth { qkey: rdmux_wire::Qkey::QP1, src_qpn: Qpn::QP1 };
     let header = HeaderBuf::new(&bth).deth(&deth);
@@ -451,7 +451,7 @@ fn two_sections_of_different_byte_order() {
 
 proptest! {
     #[test]
-    fn any_file_is_survived(mut bytes in prop::collection::vec(any::<u8>(), 0..400), format in 0..3) {
+    fn decoder_does_not_panic_on_any_file(mut bytes in prop::collection::vec(any::<u8>(), 0..400), format in 0..3) {
         let start = match format {
             0 => pcap(false, &[]),
             1 => pcapng(true, &[]),
@@ -462,7 +462,7 @@ proptest! {
     }
 
     #[test]
-    fn any_frame_is_survived(
+    fn dissector_does_not_panic_on_any_frame(
         link in prop::sample::select(vec![0_u16, 1, 12, 101, 108, 113, 197, 228, 247, 276]),
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         original_len in 0_usize..300,
@@ -472,7 +472,7 @@ proptest! {
     }
 
     #[test]
-    fn any_change_of_a_frame_is_survived(at in 0_usize..108, value: u8, cut in 0_usize..108) {
+    fn dissector_does_not_panic_on_a_mutated_frame(at in 0_usize..108, value: u8, cut in 0_usize..108) {
         let mut bytes = packet_v4();
         bytes[at] = value;
         let _ = dissect(&frame(RAW, &bytes[..bytes.len() - cut])).what.to_string();

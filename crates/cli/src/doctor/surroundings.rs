@@ -154,7 +154,7 @@ mod tests {
     use std::net::SocketAddr;
 
     #[test]
-    fn a_chroot_without_proc_is_told_so() {
+    fn chroot_without_proc_fails_with_mount_advice() {
         let check = missing_files(&["/proc/self"]).unwrap();
         assert_eq!(check.state, State::Fail);
         assert!(check.found.contains("/proc/self") && check.found.contains("chroot"));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chroot_is_told_by_its_root() {
+    fn chroot_is_detected_by_its_root_inode_or_mounts() {
         let plain = "23 1 8:1 / / rw - ext4 /dev/sda1 rw\n24 23 0:5 / /proc rw - proc proc rw\n";
         let inside = "24 23 0:5 / /proc rw - proc proc rw\n";
         assert!(!looks_like_chroot(plain, Some((1, 2)), Some((1, 2))));

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_option_changes_what_the_manager_is_to_be() {
+    fn each_sm_option_changes_the_manager_setup_and_excludes_no_sm() {
         let options =
             |line: &[&str]| Line::try_parse_from([&["up"], line].concat()).map(|line| line.options);
         let usual = options(&[]).unwrap();

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn switch_shows_what_is_behind_its_ports() {
+    fn fabric_tree_shows_the_peers_of_switch_ports() {
         let node = |is_switch, id: &str, description: &str, host: Option<&str>, ports| NodeView {
             is_switch,
             id: id.into(),

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_arguments_tell() {
+    fn sysfs_use_is_guessed_from_program_name_and_arguments() {
         assert!(looks_with("/nowhere/python3.11", &[]));
         assert!(looks_with("ucx_perftest", &["-t", "tag_lat"]));
         assert!(looks_with("/nowhere/sh", &["-c", "ls /sys/class/infiniband"]));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn files_tell() {
+    fn sysfs_use_is_guessed_from_program_file_contents() {
         let dir = rdmux_testing::temp_dir();
         let file = dir.path().join("program");
         for (text, expected) in [

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_comes_first_and_once() {
+    fn path_entry_is_prepended_without_duplicates() {
         let prepended = |old: Option<&str>| prepended(OsStr::new("/new"), old.map(OsString::from));
         assert_eq!(prepended(None), "/new");
         assert_eq!(prepended(Some("")), "/new");

@@ -718,7 +718,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_too_long_is_lost_alone() {
+    fn oversized_event_message_is_too_long_and_next_one_is_read() {
         let (ours, theirs) = socket::pair().unwrap();
         let too_long = [0; MAX_EVENTS_MESSAGE + 1];
         socket::send_bytes(theirs.as_fd(), &too_long, &[]).unwrap();

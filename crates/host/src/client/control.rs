@@ -599,7 +599,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_another_schema_are_not_counted_in() {
+    fn counter_page_of_another_schema_is_not_written() {
         let host = HostName::default();
         let page = SharedMem::create("page", PAGE_COUNTERS).unwrap();
         let also = SharedMem::map(page.duplicate().unwrap(), PAGE_COUNTERS).unwrap();

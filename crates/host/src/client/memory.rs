@@ -70,13 +70,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_let_in_where_that_helps() {
+    fn ptracer_permission_is_given_only_at_ptrace_scope_1() {
         assert!(must_be_let_in("1\n"));
         assert!(!["0\n", "2\n", "3\n", ""].into_iter().any(must_be_let_in));
     }
 
     #[test]
-    fn who_mistypes_off_is_not_let_down() {
+    fn invalid_cross_memory_setting_is_an_error() {
         let parse = |value| parse(VARIABLE, value);
         assert!([None, Some("on"), Some("")].into_iter().all(|value| parse(value) == Ok(true)));
         assert!(parse(Some("off")) == Ok(false) && parse(Some("0")) == Ok(false));

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_events_wakes_when_the_service_does_not_answer() {
+    fn broken_session_wakes_event_waiters_with_service_gone() {
         let dir = rdmux_testing::temp_dir();
         let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
         std::fs::write(runtime.path().join("registry"), "").unwrap();

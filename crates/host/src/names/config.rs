@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_the_defaults() {
+    fn empty_configuration_has_the_default_values() {
         let config = Config::parse("").unwrap();
         assert_eq!(config, Config::default());
         assert_eq!(config.service.port, 4791);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_counts() {
+    fn configured_values_replace_the_defaults() {
         let config = Config::parse(
             "addresses = ['10.0.0.1', 'fe80::1']\nnode_guid = '0211:2233:4455:6676'\n[service]\nidle_exit_seconds = 0\n\
              [limits]\nmax_qp = 9\n[cm]\nmax_retries = 3\n[fabric]\nname = 'f'\n",
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_iwarp_are_as_the_machine_has_them_unless_told() {
+    fn iwarp_section_sets_mpa_options_and_defaults_apply_without_it() {
         let of = |text: &str| iw::Config::from(&Config::parse(text).unwrap().iwarp);
         assert_eq!(of(""), iw::Config::default());
         let config =
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn configuration_error_names_the_wrong_key_or_value() {
         for (text, word) in [
             ("colour = 'red'", "colour"),
             ("[limits]\nmax_qq = 1", "max_qq"),

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_choices_and_others_are_told_what_is() {
+    fn device_choice_parses_its_words_and_other_words_list_the_valid_ones() {
         for choice in DeviceChoice::every() {
             assert_eq!(choice.word().parse(), Ok(choice));
             assert_eq!(choice.to_string(), choice.word());

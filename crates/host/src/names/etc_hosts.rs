@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_mean_something_else_are_left_out() {
+    fn numeric_host_names_and_localhost_are_not_in_etc_hosts() {
         let names = ["a", "localhost", "default", "127", "0x7f", "0x", "0xg", "1a"];
         let shown: Vec<_> =
             names.into_iter().filter(|n| has_name(&HostName::new(n).unwrap())).collect();

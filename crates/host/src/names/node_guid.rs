@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guid_is_drawn_once_and_no_other_host_draws_it() {
+    fn node_guid_is_drawn_once_per_host_and_never_collides_with_another_host() {
         let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         assert_eq!(of(&dir, "a", None, &[0xff11_2233_4455_6677]).unwrap(), "0x0211223344556674");

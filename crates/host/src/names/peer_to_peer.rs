@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_on_or_off_or_left_open() {
+    fn peer_to_peer_variable_is_0_or_1_or_empty() {
         let of = |text: &str| parse(OsStr::new(text));
         assert_eq!([of("0"), of("1"), of("")], [Ok(Some(false)), Ok(Some(true)), Ok(None)]);
         assert!(of("on").unwrap_err().to_string().contains("\"on\" is neither"));

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_come_in_order_of_creation_and_stay() {
+    fn addresses_are_assigned_in_order_and_persist() {
         let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let mut r = Registry::open_at(&dir, 0).unwrap();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn users_start_apart_and_blocks_follow_each_other() {
+    fn loopback_address_blocks_differ_by_user_and_are_consecutive() {
         assert_eq!(nth_address(1000 % BLOCKS, 0).to_string(), "127.77.232.1");
         assert_eq!(nth_address(1001 % BLOCKS, 0).to_string(), "127.77.233.1");
         assert_eq!(nth_address(0, 253).to_string(), "127.77.0.254");
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn another_directory_starts_elsewhere_and_always_there() {
+    fn each_runtime_directory_has_its_own_stable_first_address() {
         let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let first = Registry::open(&dir).unwrap().free().next().unwrap();

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_gid_is_named() {
+    fn text_that_is_not_a_gid_is_eai_noname() {
         for text in ["node17", "fe80::1::2", ""] {
             let refused = answer(Some(text), None, &NUMERIC).unwrap_err();
             assert!(refused.to_string().contains(text) && refused.eai() == Some(libc::EAI_NONAME));

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_are_not_shared_and_agents_not_borrowed() {
+    fn mad_method_of_another_agent_is_ebusy_and_foreign_agent_is_enoent() {
         let mut agents = Agents::new();
         let first = agents.register(A, key(Qpn::QP1, 3, 2), 0b10).unwrap();
         assert_eq!(agents.register(B, key(Qpn::QP1, 3, 2), 0b110).unwrap_err().errno, libc::EBUSY);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_finds_its_request_once() {
+    fn mad_response_matches_its_request_by_tid_only_once() {
         let mut agents = Agents::new();
         let agent = agents.register(A, key(Qpn::QP1, 3, 2), 0).unwrap();
         let wait = (Duration::from_secs(1), 0);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_client_waited_for_is_forgotten() {
+    fn dead_clients_mad_agents_and_requests_are_removed() {
         let mut agents = Agents::new();
         let agent = agents.register(A, key(Qpn::QP1, 3, 2), 0b10).unwrap();
         agents.send(Time::ZERO, A, agent, TO, &mad(3, 2, 1, 7), (Duration::MAX, 9)).unwrap();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_and_responses_at_another_port_are_not_the_agents() {
+    fn mads_at_another_port_are_not_dispatched_to_the_agent() {
         let mut agents = Agents::new();
         let agent = agents.register(A, key(Qpn::QP1, 3, 2), 0b10).unwrap();
         let wait = (Duration::from_secs(1), 0);

@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_interface_is_there() {
+    fn netlink_lists_loopback_interface_with_address_and_mtu() {
         let mut netlink = Netlink::open().unwrap();
         let interfaces = netlink.interfaces().unwrap();
         let lo = interfaces.iter().find(|i| i.is_loopback()).unwrap();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn bridge_says_so_in_its_link_info() {
+    fn bridge_is_recognized_by_ifla_info_kind() {
         let mut kind = Vec::new();
         push_attribute(&mut kind, IFLA_INFO_KIND, b"bridge\0");
         for (info, is_bridge) in [(&kind[..], true), (&[][..], false)] {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn subnets_end_where_they_end() {
+    fn on_link_check_uses_the_prefix_length() {
         let of =
             |ip: &str, prefix| InterfaceAddress { ip: ip.parse().unwrap(), prefix, interface: 1 };
         let a = of("10.0.3.1", 23);

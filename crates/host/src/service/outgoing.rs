@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_waits_in_order_and_not_for_ever() {
+    fn messages_beyond_socket_buffer_are_queued_in_order_up_to_a_limit() {
         let (mut out, theirs) = pair(3);
         let message = |n: u32| [&n.to_ne_bytes()[..], &[0; 8192]].concat();
         let mut sent = 0;
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_has_a_limit_in_bytes() {
+    fn queued_messages_are_bounded_in_bytes() {
         let (mut out, theirs) = pair(usize::MAX);
         let message = [0; 8192];
         let fill = |out: &mut Outgoing| {

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_without_descriptors_left_have_no_rings_and_others_do() {
+    fn exhausted_descriptor_share_gives_no_rings() {
         let (mut core, _dir) = testing::core();
         let ring = |core: &mut Core, process: &mut Process, to: ClientId| {
             let peer = core.clients.get(to).unwrap().slots[0];
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_do_not_read_what_they_are_told_get_no_more_rings() {
+    fn process_that_does_not_read_notifications_gets_no_more_rings() {
         let (mut core, _dir) = testing::core();
         let [mut one, two] = [GREEDY, OTHER].map(|user| Process::greeted(&mut core, user));
         let notify = two.fds[0].as_fd();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_has_sent_before_its_end_is_served() {
+    fn requests_sent_before_process_exit_are_still_served() {
         let (mut core, _dir) = testing::core();
         let process = Process::greeted(&mut core, OTHER);
         let take = Request::CmSoon(CmRequest::Take { id: IdHandle(1) });

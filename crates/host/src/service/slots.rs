@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_rests_before_it_is_used_again() {
+    fn freed_slot_is_reused_only_after_others() {
         let mut slots = slots();
         let (first, _) = take(&mut slots, owner()).unwrap();
         assert_eq!((first, slots.owner(first)), (1, Some(A)));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_do_not_come_back_for_hundreds_of_lives() {
+    fn slot_and_index_pairs_are_unique_over_1000_processes() {
         let mut slots = slots();
         let mut seen = std::collections::HashSet::new();
         for _ in 0..1000 {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_service_counts_from_elsewhere() {
+    fn each_service_starts_slot_indices_at_random() {
         let indices = || {
             let mut slots = slots();
             (0..8).map(|_| take(&mut slots, owner()).unwrap().1).collect::<Vec<_>>()

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_there_is_left_as_it_is_and_no_link_is_followed() {
+    fn touch_keeps_existing_file_and_does_not_follow_symlinks() {
         let dir = temp_dir();
         let file = dir.path().join("file");
         touch(&file).unwrap();

@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_of_an_infiniband_port_tells_what_it_is_on_its_fabric() {
+    fn sysfs_files_of_an_infiniband_port_have_its_fabric_attributes() {
         let dir = temp_dir();
         let mut devices = devices(&[]);
         devices.retain(|device| device.kind == kind::DeviceKind::Ib);
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_written_and_what_is_gone_removed() {
+    fn view_update_rewrites_changed_files_and_removes_stale_ones() {
         let dir = temp_dir();
         let two = [address([10, 0, 0, 1], "eth0"), address([10, 0, 0, 2], "eth1")];
         show(&dir, &two, &[("tx_packets", 1000)]);

@@ -78,7 +78,7 @@ fn group_is_joined_once_for_all_and_left_by_the_last() {
 }
 
 #[test]
-fn each_join_state_is_asked_for_and_left_by_itself() {
+fn full_and_send_only_join_states_are_joined_and_left_separately() {
     let (mut all, mut sa) = (Memberships::new(), Sa::default());
     all.join('a', wish(SEND_ONLY), &mut sa);
     grant(&mut all, &mut sa);
@@ -92,7 +92,7 @@ fn each_join_state_is_asked_for_and_left_by_itself() {
 }
 
 #[test]
-fn wish_that_the_group_does_not_fit_is_refused_without_a_question() {
+fn join_with_other_group_attributes_is_einval_without_sa_query() {
     let (mut all, mut sa) = (Memberships::new(), Sa::default());
     all.join('a', wish(FULL), &mut sa);
     grant(&mut all, &mut sa);
@@ -108,7 +108,7 @@ fn wish_that_the_group_does_not_fit_is_refused_without_a_question() {
 }
 
 #[test]
-fn refusal_is_told_and_leaves_nothing() {
+fn refused_join_reports_sa_error_and_leaves_no_state() {
     let (mut all, mut sa) = (Memberships::new(), Sa::default());
     all.join('a', wish(FULL), &mut sa);
     all.join('b', wish(FULL), &mut sa);
@@ -123,7 +123,7 @@ fn refusal_is_told_and_leaves_nothing() {
 }
 
 #[test]
-fn group_that_nobody_wants_any_more_when_it_is_joined_is_left() {
+fn group_left_while_joining_is_left_when_the_join_is_granted() {
     let (mut all, mut sa) = (Memberships::new(), Sa::default());
     all.join('a', wish(FULL), &mut sa);
     all.leave('a', &mut sa);
@@ -153,7 +153,7 @@ fn join_while_the_group_is_being_left_waits_for_that() {
 }
 
 #[test]
-fn new_groups_get_gids_of_their_own() {
+fn joins_with_zero_mgid_create_separate_groups() {
     let (mut all, mut sa) = (Memberships::new(), Sa::default());
     let new =
         Join { record: McMemberRecord { mgid: Gid::ZERO, ..wish(FULL).record }, ..wish(FULL) };
@@ -167,7 +167,7 @@ fn new_groups_get_gids_of_their_own() {
 }
 
 #[test]
-fn lost_groups_are_told_to_members_and_waiting_wishes_are_asked_again() {
+fn lost_groups_are_enetreset_for_members_and_pending_joins_are_resent() {
     let (mut all, mut sa) = (Memberships::new(), Sa::default());
     all.join('a', wish(FULL), &mut sa);
     grant(&mut all, &mut sa);
@@ -187,7 +187,7 @@ fn lost_groups_are_told_to_members_and_waiting_wishes_are_asked_again() {
 }
 
 #[test]
-fn after_a_loss_what_was_refused_or_left_is_asked_for_again() {
+fn join_after_loss_is_sent_once_the_old_query_fails() {
     for is_leaving in [false, true] {
         let (mut all, mut sa) = (Memberships::new(), Sa::default());
         all.join('a', wish(FULL), &mut sa);

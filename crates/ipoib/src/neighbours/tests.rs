@@ -74,7 +74,7 @@ fn address_is_asked_for_once_and_then_known_to_both() {
 }
 
 #[test]
-fn question_is_repeated_and_given_up_after_three_seconds() {
+fn arp_request_is_retransmitted_and_fails_after_three_seconds() {
     let mut a = host("10.0.0.1", 1);
     let nobody = "10.0.0.9".parse().unwrap();
     resolve(&mut a, at(0), nobody);
@@ -135,7 +135,7 @@ fn address_that_is_not_confirmed_ends_with_its_life() {
 }
 
 #[test]
-fn what_nobody_asked_for_is_not_believed() {
+fn unsolicited_arp_replies_and_forged_requests_are_ignored() {
     let (mut a, b) = (host("10.0.0.1", 1), host("10.0.0.2", 2));
     let IpAddr::V4(target_ip) = a.1.ip else { unreachable!() };
     let claim = |operation, sender: LinkAddress, sender_ip: [u8; 4]| {
@@ -161,7 +161,7 @@ fn what_nobody_asked_for_is_not_believed() {
 
 /// A probe as sent by a host that wants the address for itself (RFC 4862, section 5.4).
 #[test]
-fn who_probes_for_our_address_hears_it_with_all_others() {
+fn dad_probe_for_own_address_gets_multicast_neighbour_advertisement() {
     let (mut a, b) = (host("fd00::1", 1), host("fd00::2", 2));
     let from = source(&b.1, true);
     let (IpAddr::V6(ours), IpAddr::V6(theirs)) = (a.1.ip, b.1.ip) else { unreachable!() };
@@ -189,7 +189,7 @@ fn who_probes_for_our_address_hears_it_with_all_others() {
 
 /// The answer to a probe would be received on all machines.
 #[test]
-fn who_probes_for_an_address_of_one_machine_hears_nothing() {
+fn dad_probe_for_loopback_address_is_not_answered() {
     let (mut a, b) = (host("::1", 1), host("fd00::2", 2));
     let probe = Resolution::Neighbour(Neighbour {
         src: Ipv6Addr::UNSPECIFIED,
@@ -203,7 +203,7 @@ fn who_probes_for_an_address_of_one_machine_hears_nothing() {
 }
 
 #[test]
-fn addresses_of_one_machine_are_not_told_to_others() {
+fn loopback_address_is_not_answered_to_other_machines() {
     let mut a = host("127.77.0.1", 1);
     let b = host("127.77.0.2", 2);
     let ask = question(a.1.ip, b.1.ip, b.1.link).unwrap();
@@ -260,7 +260,7 @@ fn addresses_that_are_asked_for_are_not_forgotten_for_others() {
 }
 
 #[test]
-fn all_is_forgotten_at_once_and_asked_for_anew() {
+fn forget_all_clears_neighbours_and_next_resolve_asks_again() {
     let mut a = host("10.0.0.1", 1);
     let nobody = "10.0.0.9".parse().unwrap();
     resolve(&mut a, at(0), nobody);

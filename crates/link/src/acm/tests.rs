@@ -59,7 +59,7 @@ fn entry_is_found_by_its_key_until_it_is_removed() {
 }
 
 #[test]
-fn table_that_only_changes_takes_no_more_memory() {
+fn expired_and_flushed_entries_reuse_their_slots() {
     let (mut table, _cache) = pair(16);
     let first = |n: u32| window(Sought::new(&key(n), 7).hash, 16).next().unwrap();
     let file = File::from(table.fd().try_clone().unwrap());
@@ -81,7 +81,7 @@ fn table_that_only_changes_takes_no_more_memory() {
 }
 
 #[test]
-fn nothing_is_found_after_its_expiry_or_a_flush_or_without_a_lease() {
+fn entry_is_not_found_after_expiry_flush_or_lease_end() {
     let (mut table, cache) = pair(64);
     table.renew(3000);
     table.put(&key(1), &entry(1), 0);
@@ -101,7 +101,7 @@ fn nothing_is_found_after_its_expiry_or_a_flush_or_without_a_lease() {
 }
 
 #[test]
-fn full_window_loses_what_expires_first() {
+fn full_window_evicts_the_entry_that_expires_first() {
     let (mut table, cache) = pair(WINDOW);
     let entries = u32::try_from(WINDOW).unwrap();
     assert!((1..=entries).all(|n| table.put(&key(n), &entry(n), 0)));
@@ -115,7 +115,7 @@ fn full_window_loses_what_expires_first() {
 }
 
 #[test]
-fn half_full_table_loses_little() {
+fn half_full_table_evicts_at_most_8_of_4096_entries() {
     let (mut table, cache) = pair(8192);
     let lost = (0..4096).filter(|n| !table.put(&key(*n), &entry(*n), 0)).count();
     let found = (0..4096).filter(|n| cache.get(&key(*n), 1) == Some(entry(*n))).count();
@@ -123,7 +123,7 @@ fn half_full_table_loses_little() {
 }
 
 #[test]
-fn few_entries_lie_in_few_slots_and_none_is_lost_when_more_come_into_use() {
+fn slots_in_use_grow_with_the_entries_without_losing_any() {
     let (mut table, cache) = pair(1 << 17);
     let in_use = || cache.in_use();
     for n in 0..3000 {
@@ -144,7 +144,7 @@ fn few_entries_lie_in_few_slots_and_none_is_lost_when_more_come_into_use() {
 }
 
 #[test]
-fn reader_finds_the_newest_entry_or_none_while_more_slots_come_into_use() {
+fn reader_finds_newest_entry_or_none_while_slots_grow() {
     let (mut table, cache) = pair(1 << 14);
     table.put(&key(0), &entry(0), 0);
     let newest = std::sync::atomic::AtomicU32::new(0);
@@ -172,7 +172,7 @@ fn reader_finds_the_newest_entry_or_none_while_more_slots_come_into_use() {
 }
 
 #[test]
-fn each_shows_what_retain_has_kept() {
+fn each_visits_the_unexpired_entries_kept_by_retain() {
     let (mut table, cache) = pair(256);
     (0..100).for_each(|n| assert!(table.put(&key(n), &entry(n), 0)));
     table.retain(2010, |_, entry| number(entry).is_multiple_of(2));
@@ -219,7 +219,7 @@ fn readers_cannot_write() {
 }
 
 #[test]
-fn slots_are_a_power_of_two_within_bounds() {
+fn slot_count_is_rounded_to_a_power_of_two_within_bounds() {
     for (asked, made) in [(0, 16), (17, 32), (usize::MAX, MAX_SLOTS)] {
         let table = PathTable::create(asked, 0).unwrap();
         let size = rustix::fs::fstat(table.fd()).unwrap().st_size;
@@ -281,7 +281,7 @@ fn any_words_at_all_are_only_something_or_nothing() {
 }
 
 #[test]
-fn writer_that_died_while_it_wrote_leaves_a_slot_without_entry() {
+fn slot_of_a_writer_that_died_midway_is_read_as_empty() {
     let (map, cache) = hostile(16, bytes(16));
     let cache = cache.unwrap();
     let hash = Sought::new(&key(1), 0).hash;

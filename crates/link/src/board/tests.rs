@@ -19,7 +19,7 @@ fn region(key: u32) -> RegionRow {
 }
 
 #[test]
-fn rows_are_seen_as_long_as_they_are_there() {
+fn board_rows_are_visible_until_hidden_and_match_key_generation() {
     let (own, peer) = pair();
     let qp = QpRow { qpn: QPN, dest_qpn: 9, pd: 2, access: 6, pkey: 0xffff };
     assert_eq!(peer.qp(QPN), None);
@@ -38,7 +38,7 @@ fn rows_are_seen_as_long_as_they_are_there() {
 }
 
 #[test]
-fn what_has_no_room_is_not_there() {
+fn board_row_out_of_range_is_not_found() {
     let (own, peer) = pair();
     for key in [u32::MAX, u32::try_from(REGIONS << 8).unwrap()] {
         own.show_region(&region(key));
@@ -57,7 +57,7 @@ fn what_has_no_room_is_not_there() {
 }
 
 #[test]
-fn a_range_is_inside_or_it_is_not() {
+fn board_region_locates_only_ranges_within_its_bounds() {
     let row = region(1 << 8);
     assert_eq!(row.locate(0x500, 4096), Some(0x10000));
     assert_eq!(row.locate(0x501, 4095), Some(0x10001));
@@ -72,7 +72,7 @@ fn a_range_is_inside_or_it_is_not() {
 }
 
 #[test]
-fn a_row_is_never_read_torn() {
+fn board_row_is_not_read_torn_while_written() {
     let (own, peer) = pair();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -122,7 +122,7 @@ fn nobody_copies_who_saw_a_row_that_is_gone() {
 }
 
 #[test]
-fn a_hazard_that_is_never_cleared_is_waited_for_until_the_timeout() {
+fn wait_for_copies_times_out_on_an_uncleared_hazard() {
     let (own, peer) = pair();
     let hazard = own.enter(5).unwrap();
     let timeout = Duration::ZERO;
@@ -136,7 +136,7 @@ fn a_hazard_that_is_never_cleared_is_waited_for_until_the_timeout() {
 }
 
 #[test]
-fn hazards_are_limited() {
+fn board_hazards_are_limited() {
     let (own, peer) = pair();
     let hazards: Vec<_> = (0..HAZARDS).map(|_| own.enter(5).unwrap()).collect();
     assert!(own.enter(5).is_none());
@@ -146,14 +146,14 @@ fn hazards_are_limited() {
 }
 
 #[test]
-fn others_cannot_write_to_it() {
+fn board_cannot_be_mapped_writable_by_others() {
     let own = Board::create().unwrap();
     let error = Mapping::map(own.fd(), PAGE).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EPERM));
 }
 
 #[test]
-fn what_is_no_board_is_not_taken_for_one() {
+fn mapping_a_memfd_that_is_no_board_fails() {
     let other = Mapping::create_fd("other", at::END).unwrap();
     assert_eq!(PeerBoard::map(&other).unwrap_err().kind(), io::ErrorKind::InvalidData);
     let short = Mapping::create_fd("short", PAGE).unwrap();
@@ -161,7 +161,7 @@ fn what_is_no_board_is_not_taken_for_one() {
 }
 
 #[test]
-fn any_bytes_at_all_are_only_rows_that_are_not_there_or_any_row() {
+fn random_board_contents_do_not_panic() {
     let fd = Mapping::create_fd("hostile", at::END).unwrap();
     let map = Mapping::map(&fd, at::END).unwrap();
     let mut x = 88_172_645_463_325_252_u64;

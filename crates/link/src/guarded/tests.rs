@@ -54,7 +54,7 @@ const GUARDS: [(&str, Read, Write); 2] =
     [("handler", read_raw, write_raw), ("kernel", kernel::read, kernel::write)];
 
 #[test]
-fn copies_of_every_size_and_alignment() {
+fn guarded_copies_of_every_size_and_alignment_are_exact() {
     let source: Vec<u8> = (0..700).map(|i| (i % 251) as u8).collect();
     for (name, read, write) in GUARDS {
         for len in (0..300).chain([511, 512, 513, 600]) {
@@ -78,7 +78,7 @@ fn copies_of_every_size_and_alignment() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_an_error_wherever_it_begins() {
+fn guarded_copy_reaching_unmapped_memory_is_an_error_at_any_offset() {
     let (none, read_only) = (MprotectFlags::empty(), MprotectFlags::READ);
     for (name, read, write) in GUARDS {
         for (pages, readable) in [
@@ -107,7 +107,7 @@ fn memory_that_is_not_there_is_an_error_wherever_it_begins() {
 }
 
 #[test]
-fn no_address_is_too_strange() {
+fn guarded_copy_of_null_and_non_canonical_addresses_is_an_error() {
     let mut private = [0; 100];
     for (name, read, write) in GUARDS {
         for at in [0, 8, 1 << 47, 0x1234 << 48, usize::MAX - 8, 0xffff_ffff_8000_0000] {
@@ -122,7 +122,7 @@ fn no_address_is_too_strange() {
 }
 
 #[test]
-fn atomics_are_guarded_too() {
+fn guarded_atomics_on_read_only_memory_are_an_error() {
     let mut cell = 40_u64;
     let own = &raw mut cell;
     let pages = Pages::protect(MprotectFlags::READ);
@@ -141,7 +141,7 @@ fn atomics_are_guarded_too() {
 }
 
 #[test]
-fn faults_of_many_threads_at_once() {
+fn concurrent_faults_of_several_threads_are_errors() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -170,7 +170,7 @@ fn installed(signal: i32) -> usize {
 }
 
 #[test]
-fn a_program_that_asks_us_sees_its_own_handlers_only() {
+fn sigaction_wrapper_hides_the_guard_handler() {
     extern "C" fn own(_: i32) {}
     protect();
     let ours = installed(libc::SIGBUS);

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_of_one_size_and_make_up_the_packet() {
+    fn parts_have_equal_size_and_cover_the_packet() {
         for total in (Encap::MIN_TOTAL..=Encap::MAX_TOTAL).step_by(4) {
             for room in [512, 513, 1000, 1216, 1436, 4096, 8187, 8188, 8189, 65_491] {
                 let parts = Encap::parts_for(total, room).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_make_no_sense_are_refused() {
+    fn invalid_encapsulation_headers_are_malformed() {
         let good = Encap { part: 1, parts: 2, steer: 7, number: 7, total: 400 };
         let mut datagram = good.to_bytes().to_vec();
         datagram.resize(16 + 199, 0);

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagram_is_for_the_ports_that_it_names_on_its_fabric() {
+    fn multicast_datagram_is_accepted_only_by_listed_ports_of_its_fabric() {
         let mut datagram = vec![7; 3];
         let ports = [Guid(0x1_0002), Guid(u64::MAX), Guid(0)];
         put(0x1234_5678_9abc_def0, ports.into_iter(), b"packet", &mut datagram);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_that_make_no_sense_are_refused() {
+    fn invalid_multicast_datagrams_are_malformed() {
         let mut datagram = Vec::new();
         put(9, [Guid(1), Guid(2)].into_iter(), &[], &mut datagram);
         assert_eq!(parse(&datagram, 9, Guid(2)), Ok(Some(&[][..])));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_addresses_of_an_organization_and_the_longest_datagram_fits() {
+    fn multicast_groups_map_to_239_addresses_and_longest_datagram_fits() {
         let mgid = |n: u8| Gid([0xff, 0x12, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n]);
         assert_eq!(address(mgid(1)).octets()[0], 239);
         assert_ne!(address(mgid(1)), address(mgid(2)));

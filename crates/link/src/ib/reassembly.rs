@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_lacks_a_part_is_no_part_of_a_later_one_of_its_number() {
+    fn incomplete_packet_is_not_merged_with_a_later_one_of_its_number() {
         let mut reassembly = Reassembly::default();
         let old = parts(7, 4120, 3);
         assert_eq!(reassembly.join(from(1), &old[1].0, &old[1].1), BEGUN);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_become_whole_in_any_order_of_their_parts() {
+    fn packets_are_reassembled_from_parts_in_any_order() {
         let mut reassembly = Reassembly::default();
         let (a, b) = (parts(1, 4120, 3), parts(2, 1000, 3));
         let (c, d) = (parts(1, 404, 2), [parts(3, 100, 1)]);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_comes_twice_counts_once() {
+    fn duplicate_part_is_counted_once() {
         let mut reassembly = Reassembly::default();
         let all = parts(1, 500, 2);
         assert_eq!(reassembly.join(from(1), &all[0].0, &all[0].1), BEGUN);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_whose_number_begins_anew_is_given_up() {
+    fn incomplete_packet_is_dropped_when_its_number_is_reused() {
         let mut reassembly = Reassembly::default();
         let (old, new) = (parts(1, 500, 2), parts(1, 400, 2));
         assert_eq!(reassembly.join(from(1), &old[0].0, &old[0].1), BEGUN);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_is_given_up_for_another() {
+    fn oldest_incomplete_packet_is_dropped_at_the_limit() {
         let mut reassembly = Reassembly::default();
         let most = u32::try_from(Reassembly::MOST_OF_SENDER).unwrap();
         let senders = u16::try_from(Reassembly::MOST).unwrap();
@@ -287,7 +287,7 @@ mod tests {
     proptest! {
         /// For any parts that arrive, each packet that completes is one that was sent, at most as often as its parts were.
         #[test]
-        fn only_what_was_sent_becomes_whole(
+        fn reassembled_packets_are_exactly_those_sent(
             order in proptest::collection::vec((0_u16..6, 0_u32..6, 0_usize..16), 0..400),
         ) {
             let shape = |sender: u16, number: u32| {
@@ -311,7 +311,7 @@ mod tests {
 
         /// Arbitrary datagrams use bounded memory, and never yield a packet of another length than they contain.
         #[test]
-        fn any_bytes_are_taken(
+        fn random_datagrams_are_reassembled_with_their_announced_length(
             datagrams in proptest::collection::vec(
                 (0_u16..3, 1_u8..4, 0_u8..4, 0_u32..4, 6_u16..60, 0_usize..40), 0..300),
         ) {

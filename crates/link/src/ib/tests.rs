@@ -213,7 +213,7 @@ fn a_packet_without_a_grh_arrives_with_its_lids() {
 }
 
 #[test]
-fn a_packet_with_a_grh_arrives_with_it() {
+fn packet_with_a_grh_arrives_with_its_gids() {
     let (a, mut b) = pair(221);
     let default = Gid::new(Gid::DEFAULT_PREFIX, gid(2).guid());
     for dgid in [gid(2), gid(0x1002), default] {
@@ -230,7 +230,7 @@ fn a_packet_with_a_grh_arrives_with_it() {
 }
 
 #[test]
-fn a_sender_that_turns_to_another_wire_knows_its_ways() {
+fn sender_alternating_between_wires_uses_the_routes_of_each() {
     let (a, mut b) = pair(236);
     let mut c = Port::new(236, 3);
     c.reaches(&b);
@@ -260,7 +260,7 @@ fn long(a: &Port, psn: u32) -> Vec<Sent> {
 }
 
 #[test]
-fn packets_that_are_sent_zero_copy_arrive_whole() {
+fn zerocopy_packets_arrive_intact() {
     let (a, mut b) = pair(237);
     let Ok(pool) = ZeroCopyPool::new(2) else {
         eprintln!("the kernel takes no pages");
@@ -289,7 +289,7 @@ fn packets_that_are_sent_zero_copy_arrive_whole() {
 }
 
 #[test]
-fn what_a_full_socket_does_not_take_is_kept_until_it_is_forgotten() {
+fn packets_refused_by_a_full_socket_are_kept_until_forgotten() {
     let (a, _b) = pair(238);
     // No thread receives. If the receiver's buffer is the smaller one, packets are lost there instead.
     let busy = (0..2_000).find_map(|round| {
@@ -304,7 +304,7 @@ fn what_a_full_socket_does_not_take_is_kept_until_it_is_forgotten() {
 }
 
 #[test]
-fn the_own_lids_are_reached_without_a_way() {
+fn own_lids_are_reached_without_a_route() {
     let mut a = Port::new(222, 1);
     for bits in 0..4 {
         a.send(&local(0x10 + bits), &Sent::new(1, 100)).unwrap();
@@ -348,7 +348,7 @@ fn bare(net: u8) -> (UdpSocket, Peer) {
 }
 
 #[test]
-fn packets_of_one_size_leave_together_and_the_last_is_not_filled() {
+fn packets_of_one_size_are_segmented_together_and_the_last_is_not_padded() {
     let mut a = Port::new(224, 1);
     let (socket, peer) = bare(224);
     a.table.set_peer(PeerId::new(9).unwrap(), Some(&peer)).unwrap();
@@ -376,7 +376,7 @@ fn packets_of_one_size_leave_together_and_the_last_is_not_filled() {
 }
 
 #[test]
-fn packets_are_split_where_the_path_is_narrow() {
+fn packets_are_split_at_the_path_mtu() {
     let (a, mut b) = pair(225);
     let to = b.group.local_addr();
     // Path limits last until routes change, and the first packet finds that they have.
@@ -396,7 +396,7 @@ fn packets_are_split_where_the_path_is_narrow() {
 }
 
 #[test]
-fn a_path_that_proves_narrow_has_smaller_parts_from_then_on() {
+fn discovered_smaller_path_mtu_is_used_for_later_packets() {
     let (a, mut b) = pair(226);
     let to = b.group.local_addr();
     for (mtu, room) in [(9000, 8936), (1500, 1436), (1428, 1336), (600, 512)] {
@@ -419,7 +419,7 @@ fn a_path_that_proves_narrow_has_smaller_parts_from_then_on() {
 }
 
 #[test]
-fn without_segmentation_each_datagram_leaves_alone() {
+fn datagrams_are_sent_singly_without_gso() {
     let (a, mut b) = pair(227);
     a.wire.port().refuse_segments();
     let sent: Vec<_> = (0..5).map(|psn| Sent::new(psn, 1000)).collect();
@@ -429,7 +429,7 @@ fn without_segmentation_each_datagram_leaves_alone() {
 }
 
 #[test]
-fn payload_that_is_not_there_is_told_and_leaves_nothing() {
+fn unmapped_payload_is_an_error_and_sends_nothing() {
     let (a, mut b) = pair(228);
     let sent = Sent::new(1, 64);
     let pieces =
@@ -444,7 +444,7 @@ fn payload_that_is_not_there_is_told_and_leaves_nothing() {
 }
 
 #[test]
-fn what_does_not_pass_the_way_is_lost_and_counted() {
+fn packet_not_allowed_by_its_route_is_dropped_and_counted() {
     let (mut a, mut b) = pair(229);
     let big = Sent::new(1, 300);
     let other = Sent::to(Qpn::new(0x234), 1, 40, PARTITION);
@@ -505,7 +505,7 @@ impl Sent {
 }
 
 #[test]
-fn a_new_way_holds_for_the_next_packet() {
+fn changed_route_applies_to_the_next_packet() {
     let (mut a, mut b) = pair(230);
     let mut c = Port::new(230, 3);
     a.reaches(&c);
@@ -581,7 +581,7 @@ impl Stranger {
 }
 
 #[test]
-fn parts_may_be_lost_come_twice_and_in_any_order() {
+fn lost_duplicate_and_reordered_parts_are_handled() {
     let mut s = Stranger::new(231);
     let packets = [1, 2].map(|n| forged(LRH, None, 0x234, Pkey::DEFAULT, &[n; 1000]));
     let [a, b] = [datagrams(&packets[0], 3, 1), datagrams(&packets[1], 4, 2)];
@@ -598,7 +598,7 @@ fn parts_may_be_lost_come_twice_and_in_any_order() {
 }
 
 #[test]
-fn what_is_not_to_be_let_in_is_counted_by_its_reason() {
+fn invalid_received_packets_are_dropped_and_counted_by_reason() {
     let mut s = Stranger::new(232);
     let whole = |packet: Vec<u8>| vec![datagrams(&packet, 1, 0).remove(0)];
     let plain = |lrh, qpn, pkey| whole(forged(lrh, None, qpn, pkey, b"bad!"));
@@ -659,7 +659,7 @@ fn what_is_not_to_be_let_in_is_counted_by_its_reason() {
 }
 
 #[test]
-fn a_port_that_is_not_active_lets_nothing_in() {
+fn inactive_port_drops_received_packets() {
     let mut s = Stranger::new(233);
     let good = datagrams(&forged(LRH, None, 0x234, Pkey::DEFAULT, b"good"), 1, 0).remove(0);
     s.send(&good);
@@ -678,7 +678,7 @@ fn a_port_that_is_not_active_lets_nothing_in() {
 }
 
 #[test]
-fn what_came_to_the_wrong_process_goes_to_the_right_one() {
+fn packet_received_by_the_wrong_process_is_passed_on() {
     // The second socket is a process's, or that for objects of no process.
     for second in [0x2234, 0x80_0001] {
         comes_to_the_second(second);
@@ -735,7 +735,7 @@ fn lets(guard: &mut RouteGuard, pkey: Pkey, len: usize) -> bool {
 }
 
 #[test]
-fn a_guard_lets_through_what_the_wire_would_send_and_counts_the_rest() {
+fn route_guard_passes_what_the_wire_would_send_and_counts_drops() {
     let (mut a, b) = pair(239);
     let mut guard = guarded(&a, &b, local(0x20), Mtu::M1024);
     assert_eq!(guard.pkey_index(), 5);
@@ -776,7 +776,7 @@ fn a_guard_lets_through_what_the_wire_would_send_and_counts_the_rest() {
 }
 
 #[test]
-fn a_guard_counts_long_messages_as_the_packets_that_they_stand_for() {
+fn route_guard_counts_long_messages_as_mtu_sized_packets() {
     let (mut a, b) = pair(242);
     let rows = Rows::create().unwrap();
     let mut reader = RowReader::map(&rows).unwrap();
@@ -804,7 +804,7 @@ fn a_guard_counts_long_messages_as_the_packets_that_they_stand_for() {
 }
 
 #[test]
-fn without_a_way_back_packets_pass_and_nothing_is_done_without_one() {
+fn route_guard_without_return_route_passes_packets_but_is_closed() {
     let (mut a, b) = pair(240);
     // Of the path bits 6, the port uses the low two.
     let mut guard = guarded(&a, &b, local(0x20), Mtu::M1024);
@@ -823,7 +823,7 @@ fn without_a_way_back_packets_pass_and_nothing_is_done_without_one() {
 }
 
 #[test]
-fn a_link_with_a_smaller_mtu_than_the_path_takes_short_messages_only() {
+fn link_mtu_below_path_mtu_drops_longer_messages() {
     let (mut a, b) = pair(241);
     let mut guard = guarded(&a, &b, local(0x20), Mtu::M1024);
     a.set_way(2, &Way { mtu: Mtu::M512, ..way(2) });
@@ -835,7 +835,7 @@ fn a_link_with_a_smaller_mtu_than_the_path_takes_short_messages_only() {
 }
 
 #[test]
-fn a_packet_of_a_group_is_passed_on_to_a_process() {
+fn multicast_packet_is_passed_on_to_a_process() {
     let (mut a, mut b) = pair(235);
     a.table.set_group(MLID, &[way(2)]).unwrap();
     a.table.publish();
@@ -864,7 +864,7 @@ fn a_packet_of_a_group_is_passed_on_to_a_process() {
 }
 
 #[test]
-fn a_packet_ends_with_the_icrc_of_the_standards_example() {
+fn local_packet_icrc_equals_the_example_of_ibta_9_6_2_3() {
     // IBTA 9.6.2.3, as the facts of `rdmux_wire::icrc` have it: a local packet.
     let route = [0x70, 0x12, 0x37, 0x5c, 0x00, 0x0e, 0x17, 0xd2];
     let header = [

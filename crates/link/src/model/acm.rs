@@ -25,7 +25,7 @@ fn key(n: u8) -> Key {
 /// Needs: the writer's fence between the odd sequence number and the words, that the even one is written with Release and read with
 /// Acquire, and the reader's fence before it reads the sequence number again.
 #[test]
-fn path_is_of_one_writing() {
+fn cached_path_is_not_read_torn() {
     check(2, || {
         let mut table = PathTable::create(1, 0).unwrap();
         table.renew(50);
@@ -44,7 +44,7 @@ fn path_is_of_one_writing() {
 
 /// Needs the same: the only slot is reused for another key.
 #[test]
-fn path_is_of_the_key_that_is_asked_for() {
+fn cached_path_lookup_never_returns_an_entry_of_another_key() {
     check(2, || {
         let mut table = PathTable::create(1, 0).unwrap();
         table.renew(50);
@@ -63,7 +63,7 @@ fn path_is_of_the_key_that_is_asked_for() {
 /// Needs: that the epoch changes with the number of slots in use, and is written with Release after it and read with Acquire before
 /// it.
 #[test]
-fn path_is_the_newest_or_none_when_more_slots_come_into_use() {
+fn cached_path_lookup_is_newest_or_none_while_slots_grow() {
     check(2, || {
         let mut table = PathTable::create(2, 0).unwrap();
         table.renew(50);
@@ -80,7 +80,7 @@ fn path_is_the_newest_or_none_when_more_slots_come_into_use() {
 
 /// Needs: Release and Acquire of the lease.
 #[test]
-fn lease_that_is_seen_shows_what_was_written_before() {
+fn visible_lease_makes_earlier_entries_visible() {
     check(3, || {
         let mut table = PathTable::create(1, 0).unwrap();
         let cache = PathCache::map(table.fd()).unwrap();

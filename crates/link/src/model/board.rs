@@ -74,7 +74,7 @@ fn nobody_copies_who_saw_a_row_that_is_gone(
 }
 
 #[test]
-fn of_a_region() {
+fn no_copy_after_a_region_is_hidden() {
     nobody_copies_who_saw_a_row_that_is_gone(
         1,
         |own| assert!(own.hide_region(KEY)),
@@ -84,7 +84,7 @@ fn of_a_region() {
 }
 
 #[test]
-fn of_a_region_that_several_copy_to() {
+fn no_copy_after_a_region_is_hidden_with_two_copiers() {
     nobody_copies_who_saw_a_row_that_is_gone(
         2,
         |own| assert!(own.hide_region(KEY)),
@@ -94,7 +94,7 @@ fn of_a_region_that_several_copy_to() {
 }
 
 #[test]
-fn of_a_queue_pair() {
+fn no_copy_after_a_qp_is_hidden() {
     nobody_copies_who_saw_a_row_that_is_gone(
         1,
         |own| assert!(own.hide_qp(QPN)),
@@ -105,7 +105,7 @@ fn of_a_queue_pair() {
 
 /// A fetch that was requested before is not executed after. Also needs that each row has another sequence number.
 #[test]
-fn of_a_queue_pair_that_opens_again() {
+fn no_copy_after_a_qp_is_hidden_and_shown_again() {
     nobody_copies_who_saw_a_row_that_is_gone(
         1,
         |own| assert!(own.hide_qp(QPN)),
@@ -116,7 +116,7 @@ fn of_a_queue_pair_that_opens_again() {
 
 /// Needs: Release and Acquire of a row's first word, and the fences between it and the others.
 #[test]
-fn a_row_is_of_one_writing() {
+fn board_row_is_not_read_torn() {
     check(5, || {
         let (own, seen) = owner();
         let reader = thread::spawn(move || {

@@ -73,23 +73,23 @@ fn in_order(before: &'static [usize], lens: &'static [usize]) {
 }
 
 #[test]
-fn short_records_of_a_new_ring() {
+fn short_records_in_a_new_ring_arrive_in_order() {
     in_order(&[], &[SHORT, SHORT, SHORT]);
 }
 
 #[test]
-fn records_over_the_bytes_of_earlier_ones() {
+fn records_of_a_second_lap_arrive_in_order() {
     // The first lap leaves payload bytes at the positions of the second lap's state words.
     in_order(&[LONG, LONG, LONG, LONG], &[SHORT, SHORT, LONG]);
 }
 
 #[test]
-fn records_around_the_end() {
+fn records_wrapping_around_the_ring_end_arrive_in_order() {
     in_order(&[LONG, SHORT, LONG, LONG], &[LONG, SHORT]);
 }
 
 #[test]
-fn a_full_ring() {
+fn records_in_a_full_ring_arrive_in_order() {
     in_order(&[SHORT], &[LONG, LONG, LONG, LONG]);
 }
 
@@ -150,23 +150,23 @@ fn no_wakeup_is_lost(switches: usize, lens: &'static [usize], heavy: Heavy) {
 }
 
 #[test]
-fn a_consumer_that_sleeps_is_woken() {
+fn sleeping_consumer_is_woken() {
     no_wakeup_is_lost(3, &[SHORT, SHORT], Heavy::There);
 }
 
 #[test]
-fn a_consumer_that_sleeps_is_woken_without_the_heavy_fence() {
+fn sleeping_consumer_is_woken_without_membarrier() {
     no_wakeup_is_lost(3, &[SHORT, SHORT], Heavy::Missing);
 }
 
 /// Also requires that the consumer informs the producer, and does not sleep until the producer must have seen this, and that the
 /// producer writes a record before it checks which side executes the fence.
 #[test]
-fn a_consumer_that_sleeps_is_woken_after_the_heavy_fence_was_forbidden() {
+fn sleeping_consumer_is_woken_after_membarrier_was_forbidden() {
     no_wakeup_is_lost(3, &[SHORT, SHORT], Heavy::Forbidden);
 }
 
 #[test]
-fn a_producer_that_waits_is_woken() {
+fn waiting_producer_is_woken() {
     no_wakeup_is_lost(2, &[LONG, LONG, LONG, LONG], Heavy::There);
 }

@@ -23,7 +23,7 @@ fn is_whole(it: &Way) -> bool {
 /// Needs: the fence between clearing an entry and rewriting its row, that the entry is written with Release and read with
 /// Acquire, and the reader's fence before it reads the entry again.
 #[test]
-fn a_way_is_of_one_writing() {
+fn unicast_route_is_not_read_torn() {
     check(3, || {
         let mut table = RouteTable::create().unwrap();
         table.set_way(DLID, Some(&way(1))).unwrap();
@@ -42,7 +42,7 @@ fn a_way_is_of_one_writing() {
 
 /// Needs the same, for rows of a list that are reused in another.
 #[test]
-fn a_group_is_of_one_writing() {
+fn multicast_group_is_not_read_torn() {
     check(1, || {
         let mut table = RouteTable::create().unwrap();
         table.set_group(MLID, &[way(1), way(1)]).unwrap();
@@ -61,7 +61,7 @@ fn a_group_is_of_one_writing() {
 
 /// Needs: Release and Acquire of the epoch.
 #[test]
-fn who_sees_an_epoch_sees_what_was_changed_before() {
+fn visible_route_epoch_makes_earlier_changes_visible() {
     check(4, || {
         let mut table = RouteTable::create().unwrap();
         let view = RouteView::map(table.fd()).unwrap();

@@ -17,7 +17,7 @@ fn route(n: u64) -> Route {
 
 /// Needs: the writer's fence between opening a row and reading the table, and the reader's before it reads rows.
 #[test]
-fn way_that_is_counted_by_is_seen_after_the_table_has_changed() {
+fn open_counter_row_of_a_replaced_route_is_visible_to_the_reader() {
     check(3, || {
         let mut table = RouteTable::create().unwrap();
         table.set_route(DLID, route(1)).unwrap();
@@ -53,7 +53,7 @@ fn way_that_is_counted_by_is_seen_after_the_table_has_changed() {
 
 /// Needs: Release and Acquire of a row's contents, of its closing, and of the reader's acknowledgement.
 #[test]
-fn row_that_is_used_again_counts_for_what_it_is_used_for() {
+fn reused_counter_row_counts_only_for_its_new_key() {
     check(3, || {
         let fd = Rows::create().unwrap();
         let (rows, mut reader) = (Rows::map(&fd).unwrap(), RowReader::map(&fd).unwrap());

@@ -44,7 +44,7 @@ fn group(view: &RouteView, mlid: u16) -> Vec<Way> {
 }
 
 #[test]
-fn a_new_table_has_nothing() {
+fn new_route_table_is_empty() {
     let (_table, view) = pair();
     assert_eq!((view.epoch(), view.own()), (1, OwnPort::default()));
     assert!(!view.own().active);
@@ -52,7 +52,7 @@ fn a_new_table_has_nothing() {
 }
 
 #[test]
-fn what_is_set_is_found_until_it_is_taken_back() {
+fn route_table_entries_are_found_until_removed() {
     let (mut table, view) = pair();
     for n in [1, 0x1234, 0xbfff] {
         let mut own = port(n);
@@ -86,7 +86,7 @@ fn what_is_set_is_found_until_it_is_taken_back() {
 }
 
 #[test]
-fn the_epoch_rises_with_what_is_published_and_only_with_a_change() {
+fn epoch_rises_only_when_a_change_is_published() {
     let (mut table, view) = pair();
     assert_eq!(table.publish(), 1);
     let addr = "10.1.2.3:4791".parse().unwrap();
@@ -117,7 +117,7 @@ fn the_epoch_rises_with_what_is_published_and_only_with_a_change() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn route_entries_out_of_range_are_refused() {
     let (mut table, view) = pair();
     assert_eq!((PeerId::new(0), PeerId::new(4096)), (None, None));
     for lid in [0, 0xc000, 0xffff] {
@@ -146,7 +146,7 @@ fn what_cannot_be_is_refused() {
 }
 
 #[test]
-fn rows_are_used_again_and_limited() {
+fn route_rows_are_reused_and_limited() {
     let (mut table, view) = pair();
     let ways: Vec<_> = (0..4095).map(way).collect();
     for round in 0..200 {
@@ -218,7 +218,7 @@ fn nothing_is_read_torn_while_it_is_written() {
 }
 
 #[test]
-fn entries_say_by_what_packets_are_counted_also_where_none_arrive() {
+fn entries_carry_a_route_id_even_without_a_route() {
     let (mut table, view) = pair();
     let mut ways = Vec::new();
     assert_eq!((view.route(Lid(5)), view.group(Lid(0xc005), &mut ways)), Default::default());
@@ -240,7 +240,7 @@ fn entries_say_by_what_packets_are_counted_also_where_none_arrive() {
 }
 
 #[test]
-fn path_bits_are_those_of_the_own_lids() {
+fn path_bits_are_derived_from_own_lid_and_lmc() {
     let own = OwnPort { lid: Lid(0x40), lmc: 2, ..OwnPort::default() };
     let bits: Vec<_> = (0x3f..0x45).map(|lid| own.path_bits(Lid(lid))).collect();
     assert_eq!(bits, [None, Some(0), Some(1), Some(2), Some(3), None]);
@@ -254,7 +254,7 @@ fn path_bits_are_those_of_the_own_lids() {
 }
 
 #[test]
-fn a_way_takes_what_its_bits_say() {
+fn route_allows_the_sls_and_pkeys_of_its_bitmaps() {
     let last = 1 << 127;
     let way = Way { sls: 1 << 15, pkeys: last, back: last, answered: last | 1, ..way(0) };
     assert!(way.takes_sl(15) && !way.takes_sl(14) && !way.takes_sl(16) && !way.takes_sl(255));
@@ -265,7 +265,7 @@ fn a_way_takes_what_its_bits_say() {
 }
 
 #[test]
-fn a_peer_is_found_by_each_of_its_lids_with_and_without_a_way() {
+fn peer_is_found_by_each_of_its_lids_with_and_without_a_route() {
     let (mut table, view) = pair();
     let peer = |n: u16, lmc| Peer {
         addr: ([10, 0, 0, n.to_le_bytes()[0]], 1).into(),
@@ -339,7 +339,7 @@ fn any_words_at_all_are_only_something_or_nothing() {
 }
 
 #[test]
-fn a_list_that_has_no_end_is_no_group() {
+fn cyclic_or_invalid_group_list_is_read_as_empty() {
     let (map, view) = hostile();
     map.word(at::MLIDS).store(1, Ordering::Relaxed);
     let words = Route { id: RouteId(7), way: Some(way(1)) }.to_words();

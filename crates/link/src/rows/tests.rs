@@ -25,7 +25,7 @@ fn all(reader: &mut RowReader) -> Vec<(Counted, u64, u64, bool)> {
 }
 
 #[test]
-fn reader_gets_what_was_counted_since_it_read_before() {
+fn reader_gets_the_increments_since_its_last_read() {
     let (rows, mut reader) = pair();
     let mut tally = Tally::new(rows.clone());
     assert_eq!(all(&mut reader), []);
@@ -49,7 +49,7 @@ fn reader_gets_what_was_counted_since_it_read_before() {
 }
 
 #[test]
-fn row_is_used_again_once_its_reader_knows_what_it_had() {
+fn closed_row_is_reused_after_its_reader_read_it() {
     let (rows, mut reader) = pair();
     let mut tally = Tally::new(rows.clone());
     let x = tally.find(&sent(1, 0), |_| true).unwrap();
@@ -66,7 +66,7 @@ fn row_is_used_again_once_its_reader_knows_what_it_had() {
 }
 
 #[test]
-fn rows_of_ways_that_are_gone_are_closed_and_not_opened() {
+fn rows_of_removed_routes_are_closed_and_not_opened() {
     let (rows, mut reader) = pair();
     let mut tally = Tally::new(rows);
     let x = tally.find(&sent(1, 0), |_| true).unwrap();
@@ -82,7 +82,7 @@ fn rows_of_ways_that_are_gone_are_closed_and_not_opened() {
 }
 
 #[test]
-fn rows_are_limited() {
+fn counter_rows_are_limited() {
     let (rows, mut reader) = pair();
     let mut tally = Tally::new(rows);
     let found = (1..=5000).filter(|n| tally.find(&sent(*n, 0), |_| true).is_ok()).count();
@@ -96,7 +96,7 @@ fn rows_are_limited() {
 }
 
 #[test]
-fn nothing_is_lost_or_counted_for_another_way_while_ways_change() {
+fn counts_are_exact_per_route_while_routes_change() {
     const ROUNDS: u64 = 20_000;
     let (rows, mut reader) = pair();
     let stop = AtomicBool::new(false);
@@ -137,7 +137,7 @@ fn nothing_is_lost_or_counted_for_another_way_while_ways_change() {
 }
 
 #[test]
-fn a_writer_that_lies_is_believed_within_bounds() {
+fn counts_of_a_hostile_writer_are_bounded() {
     let fd = Rows::create().unwrap();
     let map = Mapping::map(&fd, at::END).unwrap();
     let mut reader = RowReader::map(&fd).unwrap();
@@ -175,7 +175,7 @@ fn a_writer_that_lies_is_believed_within_bounds() {
 }
 
 #[test]
-fn reader_reads_no_more_rows_than_it_is_told_and_the_others_later() {
+fn reader_limits_rows_per_read_and_reads_the_rest_later() {
     let (rows, mut reader) = pair();
     let mut tally = Tally::new(rows);
     for route in 1..=5 {
@@ -198,7 +198,7 @@ fn reader_reads_no_more_rows_than_it_is_told_and_the_others_later() {
 }
 
 #[test]
-fn what_are_no_rows_is_not_taken_for_rows() {
+fn mapping_a_memfd_that_holds_no_rows_fails() {
     let other = Mapping::create_fd("other", at::END).unwrap();
     assert_eq!(Rows::map(&other).unwrap_err().kind(), std::io::ErrorKind::InvalidData);
     assert_eq!(RowReader::map(&other).unwrap_err().kind(), std::io::ErrorKind::InvalidData);
@@ -207,7 +207,7 @@ fn what_are_no_rows_is_not_taken_for_rows() {
 }
 
 #[test]
-fn what_is_counted_is_told_as_it_was() {
+fn counted_key_round_trips() {
     for counted in [sent(u64::MAX, 15), sent(0, 3), Counted::Dropped(255)] {
         assert_eq!(Counted::from_words(counted.to_words()), Some(counted));
     }

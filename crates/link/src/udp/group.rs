@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_socket_of_a_group_can_attach_no_program_to_it_or_the_group() {
+    fn attaching_a_bpf_program_or_filter_to_a_group_socket_is_eperm() {
         let mut group = UdpGroup::open(ADDRESS, &ANY_PORT).unwrap();
         let held = group.socket(1).unwrap();
         let e = sys::attach_reuseport_cbpf(&held, &mut steer::program(1, 0)).unwrap_err();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn group_whose_program_was_detached_is_steered_again_with_the_next_socket() {
+    fn detached_reuseport_program_is_attached_again_with_the_next_socket() {
         const SO_DETACH_REUSEPORT_BPF: i32 = 68;
         let mut group = UdpGroup::open(ADDRESS, &ANY_PORT).unwrap();
         let held = group.socket(2).unwrap();

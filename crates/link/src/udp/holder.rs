@@ -121,7 +121,7 @@ mod tests {
     use std::net::UdpSocket;
 
     #[test]
-    fn we_are_found() {
+    fn holder_of_a_bound_port_has_own_uid_and_pid() {
         let socket = UdpSocket::bind("127.77.200.1:0").unwrap();
         let at = socket.local_addr().unwrap();
         let holder = holder_of(at.ip(), at.port()).unwrap();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_holds_every_address() {
+    fn wildcard_socket_holds_every_ipv4_address() {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         assert!(holder_of("127.77.200.1".parse().unwrap(), port).is_some());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none() {
+    fn malformed_proc_net_udp_lines_are_skipped() {
         for line in ["", "sl local_address", "1: zz:12 0 0 0 0 0 0 0", "1: 0100007F 0 0 0 0 0 0 0"]
         {
             assert!(parse_line(line).is_none(), "{line}");

@@ -250,7 +250,7 @@ mod tests {
     use crate::udp::{GroupOptions, RxBatch, UdpGroup};
 
     #[test]
-    fn nobody_gets_between_the_parts_of_a_message() {
+    fn message_waits_while_a_corked_message_is_incomplete() {
         let options = GroupOptions { port: 0, ..GroupOptions::default() };
         let open = |last| UdpGroup::open([127, 77, 202, last].into(), &options).unwrap();
         let (mut to, mut from) = (open(15), open(16));

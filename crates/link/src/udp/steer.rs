@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_of_numbers() {
+    fn qpn_is_mapped_to_its_socket_slot() {
         assert_eq!(slot_of(1, 4, 0), 0);
         assert_eq!(slot_of(0x001_fff, 4, 0), 1);
         assert_eq!(slot_of(0x003_000, 4, 0), 3);

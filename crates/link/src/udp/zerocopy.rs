@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn recycled_buffer_is_used_again() {
+    fn recycled_zerocopy_buffer_is_reused_first_in_first_out() {
         let pool = Arc::new(ZeroCopyPool::with(2).unwrap());
         let take = || pool.take(dest(1));
         let (first, second) = (take().unwrap(), take().unwrap());
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gets_what_it_had_before_while_there_is_some() {
+    fn zerocopy_buffers_return_to_their_former_destination() {
         let pool = Arc::new(ZeroCopyPool::with(3).unwrap());
         let [a, b] = [1, 2].map(dest);
         let had = [a, b].map(|to| {
@@ -331,7 +331,7 @@ mod tests {
 
     /// The receiver has acknowledged data that it has not read, which only harms itself.
     #[test]
-    fn who_says_it_has_read_what_it_has_not_sees_nothing_of_others() {
+    fn receiver_with_false_ack_does_not_see_data_of_others() {
         let (from, liar) = (socket().unwrap(), socket().unwrap());
         let name = liar.local_addr().unwrap();
         let pool = Arc::new(ZeroCopyPool::with(1).unwrap());
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn through_the_caches_while_that_is_as_fast() {
+    fn zerocopy_fill_uses_cached_stores_only_while_as_fast() {
         let way = Way::new();
         let go = |through: u128| -> Vec<bool> {
             let message = || {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_which_nobody_knows_are_exchanged() {
+    fn dropped_zerocopy_buffer_gets_new_pages() {
         let pool = Arc::new(ZeroCopyPool::with(1).unwrap());
         let mut buf = pool.take(dest(1)).unwrap();
         buf.fill(&[7; SIZE]);

@@ -406,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_are_shown_in_order_until_they_are_cleared() {
+    fn arrivals_are_iterated_in_order_until_cleared() {
         let [src, dst] = [1, 2].map(|n| SocketAddr::from(([127, 0, 0, n], 4791)));
         let ends = Ends { src, dst, tos: 3, ttl: 9 };
         let mut arrivals = Arrivals::default();
@@ -442,7 +442,7 @@ mod tests {
         IbRoute { port_num: 1, slid: Lid(7), dlid: Lid(0x43), sl: 5, dlid_path_bits: 3, grh: None };
 
     #[test]
-    fn of_an_infiniband_packet_without_a_grh_the_source_has_lids_only() {
+    fn infiniband_arrival_without_grh_has_only_lids_as_source() {
         let arrivals = arrived("10.0.0.1:1", "10.0.0.2:2", LOCAL);
         let arrival = arrivals.iter().next().unwrap();
         let grh = arrival.grh();
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_with_a_grh_the_source_has_its_gids() {
+    fn infiniband_arrival_with_grh_has_gids_as_source() {
         let [sgid, dgid] = [5, 6].map(|guid| Gid::new(Gid::DEFAULT_PREFIX, rdmux_wire::Guid(guid)));
         let grh =
             Grh { tclass: 9, flow_label: 7, pay_len: 0, next_hdr: 0x1b, hop_limit: 3, sgid, dgid };

@@ -213,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_there_is_not_is_none() {
+    fn allocation_beyond_available_memory_is_none() {
         for len in [1 << 60, isize::MAX as usize, usize::MAX] {
             assert!(Shared::zeroed(len).is_none(), "{len} bytes");
         }
     }
 
     #[test]
-    fn a_vector_comes_back_as_it_went() {
+    fn take_vec_returns_the_same_allocation() {
         let v = vec![1, 2, 3];
         let p = v.as_ptr();
         let back = Shared::from_vec(v).take_vec();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_that_others_use_for_ever_comes_back_as_a_copy() {
+    fn take_vec_of_leaked_memory_returns_a_copy() {
         let v = vec![1, 2, 3];
         let p = v.as_ptr();
         let mut m = Shared::from_vec(v);
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the memory is not mapped")]
-    fn memory_that_its_owner_took_away_is_named() {
+    fn read_of_unmapped_memory_panics_with_its_cause() {
         let start = map(PAGE).unwrap();
         // SAFETY: the test is about the range no longer being readable.
         let m = unsafe { Shared::borrowed(start, PAGE) };
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "exceed a region of 8 bytes")]
-    fn a_range_that_leaves_is_refused() {
+    fn read_beyond_memory_region_panics() {
         Shared::zeroed(8).unwrap().read(1, &mut [0; 8]);
     }
 

@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "exceeds")]
-    fn a_slice_cannot_leave() {
+    fn slice_beyond_remote_region_panics() {
         let _ = R.slice(99..101);
     }
 }

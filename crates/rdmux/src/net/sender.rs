@@ -268,7 +268,7 @@ mod tests {
     use crate::Context;
 
     #[test]
-    fn what_completes_because_the_connection_is_over_is_not_lost() {
+    fn completions_flushed_at_disconnect_return_their_send_buffers() {
         let host = Context::builder().embedded().open().unwrap();
         let options = |depth| Options::new().context(&host).depth(depth);
         let mut listener = options(1).bind((host.address().unwrap(), 0).into()).unwrap();

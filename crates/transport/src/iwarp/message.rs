@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_addition_carries_nothing_out_of_its_fields() {
+    fn masked_fetch_add_does_not_carry_across_field_boundaries() {
         let fields = 0x8000_0000_8000_0000;
         let add = request(WireOp::FetchAdd, 0x0000_0001_0000_0001, fields, 0, 0);
         assert_eq!(masked(&add, 0x0000_0001_ffff_ffff), 0x0000_0002_0000_0000);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_compares_and_changes_the_bits_of_its_masks() {
+    fn masked_cmp_swap_compares_and_swaps_only_masked_bits() {
         let swap = request(WireOp::CmpSwap, 0xaaaa, 0x00ff, 0x12_0000, 0xff_0000);
         assert_eq!(masked(&swap, 0x12_3456), 0x12_34aa);
         assert_eq!(masked(&swap, 0x13_3456), 0x13_3456);

@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn large_frames_are_equal_and_small_ones_fill_segments() {
+    fn large_fpdus_are_of_equal_size_and_small_ones_fill_tcp_segments() {
         assert_eq!(frames(65_474, 65_536), [32_768, 32_768]);
         assert_eq!(frames(65_474, 65_408), [65_408]);
         assert_eq!(frames(65_474, 1 << 20).iter().max(), Some(&61_696));

@@ -53,7 +53,7 @@ fn cross(from: &mut Side2, to: &mut Side2, short: bool) -> [usize; 2] {
 
 /// The same random work by either path gives the same completions, memory and PSNs.
 #[test]
-fn both_ways_do_the_same() {
+fn brief_and_full_path_give_same_completions_memory_and_psns() {
     let mut served = [0; 2];
     for seed in 1..60_u64 {
         let mut random = seed;
@@ -123,7 +123,7 @@ fn both_ways_do_the_same() {
 }
 
 #[test]
-fn what_is_not_plain_goes_the_long_way() {
+fn brief_path_refuses_long_immediate_fenced_draining_and_rnr_sends() {
     let request = |p: &Pair| p.a.qp.brief_request(64, |_| Some(Pkey::DEFAULT)).is_some();
     let with = |op, len, flags| {
         let mut p = pair(|_| {});
@@ -148,7 +148,7 @@ fn what_is_not_plain_goes_the_long_way() {
 }
 
 #[test]
-fn what_is_not_expected_is_not_taken() {
+fn brief_path_refuses_unexpected_psn_pkey_pad_version_or_missing_receive() {
     let bth = |p: &Pair| {
         let opcode = rdmux_wire::Opcode::RC_SEND_ONLY;
         rdmux_wire::Bth::new(opcode, Qpn::new(2), p.b.qp.attr().rq_psn)

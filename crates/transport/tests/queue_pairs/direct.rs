@@ -29,7 +29,7 @@ fn read(at: u64) -> SendOp {
 const OK: WcStatus = WcStatus::Success;
 
 #[test]
-fn what_can_be_copied_is_no_packet_and_no_psn() {
+fn direct_copy_of_write_and_read_uses_no_packet_and_no_psn() {
     let mut p = pair();
     let psn = p.a.qp.attr().sq_psn;
     p.a.w.memory.fill(0, 100, 1);
@@ -54,7 +54,7 @@ fn what_can_be_copied_is_no_packet_and_no_psn() {
 }
 
 #[test]
-fn read_where_none_may_be_outstanding_fails_as_by_packets() {
+fn direct_read_with_max_rd_atomic_zero_is_local_qp_operation_error() {
     let mut p = Pair::down(QpType::Rc, false);
     p.a.w.link = BY_REFERENCE;
     p.a.up(&QpAttr { max_rd_atomic: 0, ..attributes(1, 2) });
@@ -66,7 +66,7 @@ fn read_where_none_may_be_outstanding_fails_as_by_packets() {
 }
 
 #[test]
-fn nothing_overtakes_what_was_posted_before() {
+fn direct_copy_does_not_overtake_earlier_requests() {
     let mut p = pair();
     p.b.recv(7, 0, 64);
     p.a.send(1, SendOp::Send, 0, 64);
@@ -92,7 +92,7 @@ fn nothing_overtakes_what_was_posted_before() {
 }
 
 #[test]
-fn a_long_one_waits_for_what_was_posted_before() {
+fn long_direct_copy_waits_for_earlier_requests_to_complete() {
     let mut p = pair();
     p.b.recv(7, 0, 64);
     p.a.send(1, SendOp::Send, 0, 64);
@@ -128,7 +128,7 @@ fn a_long_one_waits_for_what_was_posted_before() {
 }
 
 #[test]
-fn what_cannot_be_copied_goes_by_packets_and_so_do_its_errors() {
+fn failed_direct_copy_falls_back_to_packets_and_reports_their_errors() {
     let mut p = pair();
     p.a.w.by_reference.peer = None;
     p.a.send(1, write(FAR), 0, 100);
@@ -146,7 +146,7 @@ fn what_cannot_be_copied_goes_by_packets_and_so_do_its_errors() {
 }
 
 #[test]
-fn a_long_one_is_copied_in_parts_and_others_get_their_turn() {
+fn long_direct_copy_is_split_and_yields_after_its_budget() {
     let mut p = pair();
     p.a.w.memory.endless = true;
     p.a.w.memory.bytes.resize(1 << 21, 7);
@@ -161,7 +161,7 @@ fn a_long_one_is_copied_in_parts_and_others_get_their_turn() {
 }
 
 #[test]
-fn one_that_fails_in_the_middle_goes_by_packets_from_the_beginning() {
+fn direct_copy_failing_midway_is_resent_by_packets_from_the_start() {
     let mut p = pair();
     p.a.w.memory.bytes = vec![7; 4 << 20];
     p.b.w.memory.bytes.resize(4 << 20, 0);
@@ -180,7 +180,7 @@ fn one_that_fails_in_the_middle_goes_by_packets_from_the_beginning() {
 }
 
 #[test]
-fn a_flush_in_the_middle_forgets_how_far_it_was() {
+fn flush_of_a_partial_direct_copy_clears_its_progress() {
     let mut p = pair();
     p.a.w.memory.endless = true;
     p.a.w.memory.bytes.resize(1 << 21, 7);
@@ -201,7 +201,7 @@ fn a_flush_in_the_middle_forgets_how_far_it_was() {
 }
 
 #[test]
-fn nothing_is_copied_while_draining_or_fenced_off() {
+fn direct_copy_is_held_in_sqd_until_rts() {
     let mut p = pair();
     let attr = QpAttr { state: QpState::Sqd, ..attributes(1, 2) };
     p.a.qp.modify(p.now, &attr, AttrMask::STATE, &mut p.a.w).unwrap();
@@ -238,7 +238,7 @@ fn drain(p: &mut Pair) {
 }
 
 #[test]
-fn sqd_finishes_what_is_copied_in_part_and_holds_the_rest() {
+fn sqd_finishes_partial_direct_copy_and_holds_later_requests() {
     for op in [write(0), read(0)] {
         let mut p = half_copied(op);
         drain(&mut p);
@@ -254,7 +254,7 @@ fn sqd_finishes_what_is_copied_in_part_and_holds_the_rest() {
 }
 
 #[test]
-fn what_is_copied_in_part_and_fails_in_sqd_goes_by_packets() {
+fn partial_direct_copy_failing_in_sqd_falls_back_to_packets() {
     let mut p = half_copied(write(0));
     drain(&mut p);
     p.a.w.by_reference.peer = None;
@@ -265,7 +265,7 @@ fn what_is_copied_in_part_and_fails_in_sqd_goes_by_packets() {
 }
 
 #[test]
-fn in_rtr_the_first_request_is_to_be_seen() {
+fn peer_in_rtr_sees_first_request_as_packet_and_gets_comm_est() {
     let mut p = Pair::down(QpType::Rc, false);
     p.a.up(&attributes(1, 2));
     for to in [QpState::Init, QpState::Rtr] {
@@ -278,7 +278,7 @@ fn in_rtr_the_first_request_is_to_be_seen() {
 }
 
 #[test]
-fn other_links_and_types_do_not_ask() {
+fn uc_and_links_without_direct_access_use_no_direct_copy() {
     for (qp_type, link) in
         [(QpType::Rc, LinkCaps { by_reference: false, ..BY_REFERENCE }), (QpType::Uc, LOSSY)]
     {

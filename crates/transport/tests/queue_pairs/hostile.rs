@@ -18,7 +18,7 @@ impl Random {
 /// Random opcodes, headers, PSNs near those in use, and payload lengths, in the middle of real
 /// work: nothing panics, and every dropped packet is counted.
 #[test]
-fn no_packet_panics() {
+fn random_packets_do_not_panic() {
     let mut rnd = Random(7);
     for round in 0..600 {
         let qp_type = [QpType::Rc, QpType::Uc, QpType::Ud][round % 3];
@@ -53,7 +53,7 @@ fn no_packet_panics() {
 }
 
 #[test]
-fn strangers_and_other_partitions_are_counted() {
+fn wrong_source_pkey_opcode_or_state_is_dropped_and_counted() {
     let mut p = Pair::new(QpType::Rc);
     let mut bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(1), attributes(1, 2).rq_psn);
     p.a.feed(p.now, &bth.to_bytes(), 9);
@@ -70,7 +70,7 @@ fn strangers_and_other_partitions_are_counted() {
 
 /// A packet in sequence whose length contradicts its opcode is an invalid request.
 #[test]
-fn malformed_messages_are_refused() {
+fn packet_length_contradicting_opcode_is_nak_invalid_request() {
     for (first, payload, pad) in [
         (Opcode::RC_SEND_FIRST, 1000, 0),
         (Opcode::RC_SEND_ONLY, 1028, 0),
@@ -93,7 +93,7 @@ fn malformed_messages_are_refused() {
 }
 
 #[test]
-fn ghosts_acknowledge_nothing() {
+fn ack_or_nak_for_unsent_psn_is_dropped() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) }, 0, 10);
     p.a.poll(p.now);
@@ -111,7 +111,7 @@ fn ghosts_acknowledge_nothing() {
 }
 
 #[test]
-fn a_response_of_the_wrong_kind_or_length_fails_the_request() {
+fn response_of_wrong_opcode_or_length_is_bad_response_error() {
     for (opcode, len) in [(Opcode::RC_READ_RESPONSE_ONLY, 8), (Opcode::RC_ATOMIC_ACKNOWLEDGE, 8)] {
         for op in [
             SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) },
@@ -132,7 +132,7 @@ fn a_response_of_the_wrong_kind_or_length_fails_the_request() {
 /// The response acknowledges the requests before the one that fails here because of its memory. Nothing
 /// waits for a response then, and the oldest entry's slot holds a request that completed long ago.
 #[test]
-fn response_to_a_request_that_has_failed_here_touches_nothing() {
+fn response_to_a_locally_failed_request_writes_no_memory() {
     for (opcode, done) in [
         (
             Opcode::RC_ATOMIC_ACKNOWLEDGE,

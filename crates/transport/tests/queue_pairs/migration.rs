@@ -130,7 +130,7 @@ fn feed_by(s: &mut Side2, now: Time, bytes: &[u8], from: u32, path: u8) {
 }
 
 #[test]
-fn alternate_paths_and_migration_states_are_taken_where_the_table_says() {
+fn alt_path_and_path_mig_state_are_allowed_only_in_the_specified_transitions() {
     use QpState::{Init, Reset, Rtr, Rts, Sqd};
     for qp_type in CONNECTED {
         for (from, to, path, migrates) in [
@@ -166,7 +166,7 @@ fn alternate_paths_and_migration_states_are_taken_where_the_table_says() {
 }
 
 #[test]
-fn each_migration_state_is_reached_from_where_the_specification_says() {
+fn path_migration_state_transitions_are_those_of_the_specification() {
     use MigState::{Armed, Migrated, Rearm};
     let refused = |got: Result<(), ModifyError>| {
         let Err(ModifyError::Migration { from, to, why, .. }) = got else { panic!("{got:?}") };
@@ -245,7 +245,7 @@ fn mig_req_is_set_while_migrated_and_clear_while_rearm_or_armed() {
 }
 
 #[test]
-fn unreliable_connections_are_armed_by_messages_and_follow() {
+fn uc_is_armed_by_messages_and_follows_migration_of_the_peer() {
     let mut paths = Paths::new(QpType::Uc);
     for side in [&mut paths.p.a, &mut paths.p.b] {
         ask(side, MigState::Rearm, Some(1)).unwrap();
@@ -274,7 +274,7 @@ fn unreliable_connections_are_armed_by_messages_and_follow() {
 }
 
 #[test]
-fn what_is_copied_in_part_goes_by_packets_where_the_new_path_reaches_no_memory() {
+fn partial_direct_copy_falls_back_to_packets_after_migration() {
     let mut p = Pair::down(QpType::Rc, false);
     for (side, from, to) in [(&mut p.a, 1, 2), (&mut p.b, 2, 1)] {
         side.w.link = direct::BY_REFERENCE;
@@ -299,7 +299,7 @@ fn what_is_copied_in_part_goes_by_packets_where_the_new_path_reaches_no_memory()
 }
 
 #[test]
-fn migration_by_request_takes_both_ends_to_the_alternate_path() {
+fn requested_migration_moves_both_ends_to_the_alternate_path() {
     let mut paths = Paths::armed();
     ask(&mut paths.p.a, MigState::Migrated, None).unwrap();
     let attr = paths.p.a.qp.attr();
@@ -321,7 +321,7 @@ fn migration_by_request_takes_both_ends_to_the_alternate_path() {
 }
 
 #[test]
-fn no_retry_left_on_a_dead_path_migrates_and_everything_is_done_once() {
+fn exhausted_retries_on_armed_path_migrate_and_execute_each_request_once() {
     for op in 0..5 {
         let mut paths = Paths::armed();
         paths.p.a.w.memory.fill(0, 9000, 3);
@@ -361,7 +361,7 @@ fn no_retry_left_on_a_dead_path_migrates_and_everything_is_done_once() {
 }
 
 #[test]
-fn what_is_not_acknowledged_is_sent_again_at_once_by_the_alternate_path() {
+fn migration_retransmits_unacknowledged_packets_at_once_on_alternate_path() {
     let mut paths = Paths::armed();
     paths.p.a.send(1, WRITE, 0, 5000);
     paths.run_with(|from, _| from == 2);
@@ -373,7 +373,7 @@ fn what_is_not_acknowledged_is_sent_again_at_once_by_the_alternate_path() {
 }
 
 #[test]
-fn retries_begin_anew_on_the_alternate_path_and_end_there() {
+fn migration_resets_the_retry_count_and_then_retries_are_exceeded() {
     let mut paths = Paths::armed();
     paths.dead.extend([0, 1]);
     paths.p.a.send(1, WRITE, 0, 10);
@@ -391,7 +391,7 @@ fn retries_begin_anew_on_the_alternate_path_and_end_there() {
 }
 
 #[test]
-fn without_an_armed_path_no_retry_left_is_an_error() {
+fn exhausted_retries_without_armed_path_are_retry_exceeded_error() {
     for ends in [&[][..], &[1], &[1, 2]] {
         let mut paths = Paths::new(QpType::Rc);
         for end in ends {
@@ -439,7 +439,7 @@ impl Paths {
 }
 
 #[test]
-fn a_path_that_comes_back_is_the_alternate_path_next() {
+fn recovered_path_can_be_rearmed_as_the_alternate_path() {
     let mut paths = Paths::armed();
     for (dead, next) in [(0, 0), (1, 1), (0, 0)] {
         paths.dead = vec![dead];
@@ -454,7 +454,7 @@ fn a_path_that_comes_back_is_the_alternate_path_next() {
 }
 
 #[test]
-fn a_request_to_migrate_by_the_wrong_path_is_dropped_and_told_once() {
+fn migration_request_on_wrong_path_is_dropped_with_one_path_mig_err_event() {
     let mut paths = Paths::armed();
     // A path other than the one that the peer has loaded.
     ask(&mut paths.p.a, MigState::Rearm, Some(2)).unwrap();
@@ -475,7 +475,7 @@ fn a_request_to_migrate_by_the_wrong_path_is_dropped_and_told_once() {
 }
 
 #[test]
-fn an_alternate_path_may_differ_in_the_own_end_only() {
+fn migration_request_arriving_at_wrong_local_gid_is_path_mig_err() {
     let mut paths = Paths::armed();
     ask(&mut paths.p.a, MigState::Migrated, None).unwrap();
     paths.p.a.poll(paths.p.now);
@@ -493,7 +493,7 @@ fn an_alternate_path_may_differ_in_the_own_end_only() {
 }
 
 #[test]
-fn who_is_not_armed_yet_follows_one_that_is() {
+fn rearm_end_follows_migration_of_an_armed_peer() {
     let mut paths = Paths::new(QpType::Rc);
     for side in [&mut paths.p.a, &mut paths.p.b] {
         ask(side, MigState::Rearm, Some(1)).unwrap();
@@ -508,7 +508,7 @@ fn who_is_not_armed_yet_follows_one_that_is() {
 }
 
 #[test]
-fn a_peer_that_is_migrated_still_says_nothing_by_mig_req() {
+fn mig_req_of_a_still_migrated_peer_does_not_change_rearm_state() {
     let mut paths = Paths::new(QpType::Rc);
     ask(&mut paths.p.a, MigState::Rearm, Some(1)).unwrap();
     paths.p.b.send(1, WRITE, 0, 3000);
@@ -517,7 +517,7 @@ fn a_peer_that_is_migrated_still_says_nothing_by_mig_req() {
 }
 
 #[test]
-fn who_rearms_before_the_peer_has_followed_asks_it_to_first() {
+fn rearm_before_peer_migrated_keeps_mig_req_set_until_peer_migrates() {
     let mut paths = Paths::armed();
     paths.dead.push(1);
     ask(&mut paths.p.a, MigState::Migrated, None).unwrap();
@@ -539,7 +539,7 @@ fn who_rearms_before_the_peer_has_followed_asks_it_to_first() {
 }
 
 #[test]
-fn a_receiver_that_is_not_ready_is_waited_for_on_the_alternate_path() {
+fn rnr_timer_keeps_running_across_migration() {
     let mut paths = Paths::armed();
     paths.p.a.send(1, SendOp::Send, 0, 3000);
     paths.run();
@@ -555,7 +555,7 @@ fn a_receiver_that_is_not_ready_is_waited_for_on_the_alternate_path() {
 }
 
 #[test]
-fn an_ack_by_itself_is_a_packet_while_the_peer_is_to_see_mig_req() {
+fn ack_is_sent_as_packet_while_the_peer_must_see_mig_req() {
     let mut p = Pair::down(QpType::Rc, false);
     for (side, from, to) in [(&mut p.a, 1, 2), (&mut p.b, 2, 1)] {
         side.w.link = LinkCaps { piggybacks_acks: true, ..link(32 << 10, true) };

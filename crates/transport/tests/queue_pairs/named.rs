@@ -25,7 +25,7 @@ fn with(change: impl Fn(&mut QpAttr)) -> Pair {
 }
 
 #[test]
-fn a_long_send_is_one_packet_and_as_many_psns() {
+fn long_send_by_reference_is_one_packet_and_consumes_all_its_psns() {
     let mut p = pair();
     let psn = p.a.qp.attr().sq_psn;
     p.b.recv(7, 100, LONG);
@@ -47,7 +47,7 @@ fn a_long_send_is_one_packet_and_as_many_psns() {
 }
 
 #[test]
-fn a_very_long_one_is_named_in_parts() {
+fn payload_by_reference_over_one_mib_is_split() {
     let mut p = pair();
     for side in [&mut p.a, &mut p.b] {
         side.w.memory.bytes.resize(3 << 20, 9);
@@ -65,7 +65,7 @@ fn a_very_long_one_is_named_in_parts() {
 }
 
 #[test]
-fn what_cannot_be_fetched_is_carried() {
+fn payload_that_cannot_be_fetched_by_reference_is_resent_inline() {
     let mut p = pair();
     p.b.w.by_reference.fetches = false;
     for round in 1..=3 {
@@ -97,7 +97,7 @@ fn what_cannot_be_fetched_is_carried() {
 }
 
 #[test]
-fn without_retries_nothing_is_named() {
+fn retry_count_zero_disables_payload_by_reference() {
     let mut p = with(|attr| attr.retry_cnt = 0);
     p.b.w.by_reference.fetches = false;
     p.b.recv(7, 0, LONG);
@@ -108,7 +108,7 @@ fn without_retries_nothing_is_named() {
 }
 
 #[test]
-fn one_that_waits_for_its_receive_is_carried_then() {
+fn send_by_reference_is_resent_inline_after_rnr_nak() {
     let mut p = pair();
     p.a.send(1, SendOp::Send, 0, LONG);
     p.run();
@@ -122,7 +122,7 @@ fn one_that_waits_for_its_receive_is_carried_then() {
 }
 
 #[test]
-fn what_cannot_be_named_is_carried() {
+fn payload_that_cannot_be_referenced_is_sent_inline() {
     let mut p = pair();
     p.a.w.by_reference.names = false;
     p.b.recv(7, 0, LONG);
@@ -133,7 +133,7 @@ fn what_cannot_be_named_is_carried() {
 }
 
 #[test]
-fn errors_are_those_of_bytes() {
+fn errors_of_payload_by_reference_equal_those_of_inline_payload() {
     let mut p = pair();
     p.b.recv(7, 0, LONG - 1);
     p.a.send(1, SendOp::Send, 0, LONG);
@@ -150,7 +150,7 @@ fn errors_are_those_of_bytes() {
 
 /// Packets that only a malicious peer sends.
 #[test]
-fn lengths_that_cannot_be() {
+fn invalid_length_of_payload_by_reference_moves_qp_to_error() {
     let header = |op: rdmux_wire::Operation, psn: Psn| {
         let opcode = rdmux_wire::Opcode::of(rdmux_wire::Service::Rc, op);
         rdmux_wire::HeaderBuf::new(&rdmux_wire::Bth::new(opcode, Qpn::new(2), psn))

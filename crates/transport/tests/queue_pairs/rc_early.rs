@@ -50,7 +50,7 @@ fn four_writes_to(link: LinkCaps) -> (Pair, Vec<Vec<u8>>) {
 const SEQUENCE: Syndrome = Syndrome::Nak(NakCode::PsnSequence);
 
 #[test]
-fn nothing_is_done_before_its_turn_and_then_all_at_once() {
+fn out_of_order_packets_are_kept_then_executed_in_order_with_one_ack() {
     let (mut p, mut sent) = four_writes();
     sent.iter_mut().for_each(|bytes| bytes[8] &= 0x7f);
     feed(&mut p, &sent, [1, 3, 2]);
@@ -67,7 +67,7 @@ fn nothing_is_done_before_its_turn_and_then_all_at_once() {
 }
 
 #[test]
-fn the_next_gap_is_told_when_something_is_behind_it() {
+fn next_gap_is_nak_sequence_only_once_a_later_packet_arrives() {
     let (mut p, sent) = four_writes();
     feed(&mut p, &sent, [1, 3]);
     assert_eq!(answer(&mut p), (0, SEQUENCE, 0));
@@ -83,7 +83,7 @@ fn the_next_gap_is_told_when_something_is_behind_it() {
 }
 
 #[test]
-fn what_was_carried_out_is_not_again() {
+fn duplicate_of_buffered_packet_is_acknowledged_and_not_executed_again() {
     let (mut p, sent) = four_writes();
     feed(&mut p, &sent, [1, 1, 2]);
     assert_eq!(answer(&mut p), (0, SEQUENCE, 0));
@@ -100,7 +100,7 @@ fn what_was_carried_out_is_not_again() {
 
 /// Messages of every kind, with each packet lost once, and each pair of packets.
 #[test]
-fn messages_of_several_packets_are_whole_and_in_order() {
+fn multi_packet_messages_survive_loss_of_any_two_packets() {
     let losses = (1..12).flat_map(|a| (a..12).map(move |b| [a, b]));
     for lost in losses {
         let mut p = Pair::new(QpType::Rc);
@@ -135,7 +135,7 @@ fn messages_of_several_packets_are_whole_and_in_order() {
 }
 
 #[test]
-fn queries_are_not_kept() {
+fn out_of_order_reads_and_atomics_are_not_buffered() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, write(0), 0, 10);
     p.a.send(2, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 10);
@@ -147,7 +147,7 @@ fn queries_are_not_kept() {
 
 /// A buffered packet that is refused in its turn is refused as usual, and those after it are not carried out.
 #[test]
-fn a_fault_among_what_was_kept_ends_it() {
+fn fault_in_buffered_packet_is_nak_and_later_packets_are_discarded() {
     let mut p = Pair::new(QpType::Rc);
     p.a.w.memory.fill(0, 4096, 1);
     p.a.send(1, write(0), 0, 10);
@@ -168,7 +168,7 @@ fn a_fault_among_what_was_kept_ends_it() {
 }
 
 #[test]
-fn a_missing_receive_among_what_was_kept_is_told_and_all_behind_it_comes_again() {
+fn buffered_send_without_receive_is_rnr_nak_and_later_packets_are_discarded() {
     let mut p = Pair::new(QpType::Rc);
     p.a.w.memory.fill(0, 4096, 1);
     p.a.send(1, write(0), 0, 10);
@@ -191,7 +191,7 @@ fn a_missing_receive_among_what_was_kept_is_told_and_all_behind_it_comes_again()
 }
 
 #[test]
-fn a_new_beginning_knows_nothing_of_what_was_kept() {
+fn err_and_reset_discard_buffered_out_of_order_packets() {
     let (mut p, sent) = four_writes();
     let empty = p.b.qp.footprint();
     feed(&mut p, &sent, [1, 2]);
@@ -209,7 +209,7 @@ fn a_new_beginning_knows_nothing_of_what_was_kept() {
 }
 
 #[test]
-fn only_so_much_is_kept_and_only_what_fits() {
+fn out_of_order_buffer_is_limited_in_psn_distance_and_packet_size() {
     let (mut p, mut sent) = four_writes();
     let first = Packet::parse(&sent[0]).unwrap().bth.psn;
     let mut far = |ahead: u32| {
@@ -229,7 +229,7 @@ fn only_so_much_is_kept_and_only_what_fits() {
 }
 
 #[test]
-fn a_driver_may_forbid_it_and_a_link_without_loss_has_no_use_for_it() {
+fn out_of_order_buffering_is_off_if_forbidden_or_link_is_lossless() {
     let (mut p, sent) = four_writes();
     p.b.w.buffers_out_of_order = false;
     feed(&mut p, &sent, [1]);
@@ -242,7 +242,7 @@ fn a_driver_may_forbid_it_and_a_link_without_loss_has_no_use_for_it() {
 
 /// A READ consumes the PSNs of its response. A peer that sends other packets with these PSNs is faulty.
 #[test]
-fn what_was_never_expected_is_forgotten() {
+fn buffered_packet_inside_psn_range_of_a_read_is_discarded() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 5000);
     let read = packets(&mut p.a, p.now).remove(0);

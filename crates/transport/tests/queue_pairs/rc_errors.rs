@@ -28,7 +28,7 @@ fn write(rkey: u32) -> SendOp {
 }
 
 #[test]
-fn each_fault_has_its_nak_and_its_status() {
+fn each_responder_fault_has_its_nak_code_and_completion_status() {
     let nothing = |_: &mut Pair| {};
     let both = vec![FLUSHED, FLUSHED];
     let access = (WcStatus::RemAccessErr, both.clone(), 0x62);
@@ -82,7 +82,7 @@ fn write_with_immediate_and_wrong_key_ends_its_receive_with_local_access_error()
 }
 
 #[test]
-fn write_with_immediate_and_wrong_key_waits_for_a_receive_first() {
+fn write_with_immediate_and_wrong_key_without_receive_is_rnr_nak_first() {
     let mut p = Pair::new(QpType::Rc);
     let write = SendOp::WriteImm { remote_addr: 0, rkey: Rkey(99), imm: [1; 4] };
     p.a.send(1, write, 0, 10);
@@ -115,7 +115,7 @@ fn send_with_invalidate_of_a_wrong_key_is_acknowledged_and_fails_the_responder()
 }
 
 #[test]
-fn zero_bytes_need_no_key() {
+fn zero_length_write_and_read_need_no_valid_rkey() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, write(99), 0, 0);
     p.a.send(2, SendOp::Read { remote_addr: 5, rkey: Rkey(0) }, 0, 0);
@@ -124,7 +124,7 @@ fn zero_bytes_need_no_key() {
 }
 
 #[test]
-fn earlier_work_completes_before_a_local_failure_shows() {
+fn local_protection_error_completes_after_earlier_requests() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, write(KEY), 0, 10);
     p.a.post(2, write(KEY), &[Sge { addr: 0, length: 8, lkey: Lkey(1) }], SendFlags::empty());
@@ -136,7 +136,7 @@ fn earlier_work_completes_before_a_local_failure_shows() {
 }
 
 #[test]
-fn a_read_into_memory_that_may_not_be_written_fails_before_it_is_sent() {
+fn read_into_read_only_memory_is_local_protection_error_and_not_sent() {
     let mut p = Pair::new(QpType::Rc);
     p.a.w.memory.rights = Access::empty();
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 10);
@@ -147,7 +147,7 @@ fn a_read_into_memory_that_may_not_be_written_fails_before_it_is_sent() {
 
 /// A NAK must not overtake the response of an earlier READ, or the READ would be lost with it.
 #[test]
-fn a_nak_waits_for_earlier_responses() {
+fn nak_does_not_overtake_earlier_read_response() {
     let mut p = Pair::new(QpType::Rc);
     p.b.w.memory.fill(0, 5000, 8);
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 5000);
@@ -161,7 +161,7 @@ fn a_nak_waits_for_earlier_responses() {
 /// The NAK shows that the response is lost, and it is requested again (IBTA 9.7.5.1.2). But the
 /// responder is in ERR by then.
 #[test]
-fn a_nak_is_no_answer_to_an_earlier_request_whose_response_was_lost() {
+fn nak_does_not_complete_an_earlier_read_or_atomic_whose_response_was_lost() {
     let read = SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) };
     let add = SendOp::FetchAdd { remote_addr: 0, rkey: Rkey(KEY), add: 1 };
     for op in [read, add] {
@@ -181,7 +181,7 @@ fn a_nak_is_no_answer_to_an_earlier_request_whose_response_was_lost() {
 }
 
 #[test]
-fn a_peer_that_is_not_ready_for_a_later_request_is_asked_for_a_response_that_was_lost() {
+fn rnr_nak_of_later_request_makes_lost_read_response_be_requested_again() {
     let mut p = Pair::with(QpType::Rc, |a| a.rnr_retry = 0);
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 8);
     p.a.send(2, SendOp::Send, 0, 10);
@@ -190,7 +190,7 @@ fn a_peer_that_is_not_ready_for_a_later_request_is_asked_for_a_response_that_was
 }
 
 #[test]
-fn memory_that_goes_while_it_is_read_is_an_access_error() {
+fn memory_lost_during_read_response_is_remote_access_error() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 5000);
     p.a.poll(p.now);
@@ -204,7 +204,7 @@ fn memory_that_goes_while_it_is_read_is_an_access_error() {
 }
 
 #[test]
-fn a_shared_receive_queue_and_its_last_event() {
+fn srq_receive_of_partial_message_is_flushed_and_last_wqe_reached() {
     let mut p = Pair::down(QpType::Rc, true);
     p.a.up(&attributes(1, 2));
     p.b.up(&attributes(2, 1));
@@ -227,7 +227,7 @@ fn a_shared_receive_queue_and_its_last_event() {
 }
 
 #[test]
-fn a_peer_that_is_gone() {
+fn peer_gone_is_retry_exceeded_after_a_delay() {
     let mut p = Pair::new(QpType::Rc);
     p.a.recv(9, 0, 1);
     p.a.send(1, write(KEY), 0, 10);

@@ -44,7 +44,7 @@ fn sends(p: &mut Pair, packets: u32, lost: &[usize], lost_back: &[usize]) -> (us
 }
 
 #[test]
-fn each_packet_that_was_lost_is_sent_once_more() {
+fn selective_retransmission_resends_only_the_lost_packet() {
     let mut p = wide(true);
     assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
     assert_eq!(sends(&mut p, 100, &[1], &[]), (101, 0));
@@ -53,7 +53,7 @@ fn each_packet_that_was_lost_is_sent_once_more() {
 }
 
 #[test]
-fn a_long_gap_takes_few_round_trips() {
+fn gap_of_60_packets_is_recovered_with_a_nak_and_four_acks() {
     let mut p = wide(true);
     assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
     let gap: Vec<usize> = (10..70).collect();
@@ -65,7 +65,7 @@ fn a_long_gap_takes_few_round_trips() {
 /// Selective retransmission is tried a few times with a peer that drops out-of-order packets, and
 /// then everything is retransmitted at once.
 #[test]
-fn a_peer_that_drops_is_soon_known() {
+fn selective_retransmission_stops_with_peer_that_drops_out_of_order_packets() {
     let mut p = wide(false);
     let mut alone = [false; 8];
     for alone in &mut alone {
@@ -85,7 +85,7 @@ fn a_peer_that_drops_is_soon_known() {
 }
 
 #[test]
-fn new_packets_leave_while_the_missing_one_is_under_way() {
+fn new_packets_are_sent_while_a_retransmission_is_in_flight() {
     let mut p = wide(true);
     assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
     p.a.send(1, write(0), 0, 600 * 1024);
@@ -109,7 +109,7 @@ fn new_packets_leave_while_the_missing_one_is_under_way() {
 
 /// A retransmission lost again, or a lost response, is recovered by a timer and one packet.
 #[test]
-fn what_nobody_tells_of_takes_a_timer_and_one_packet() {
+fn undetected_loss_is_recovered_by_one_timeout_and_one_probe_packet() {
     let mut p = wide(true);
     assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
     assert_eq!(sends(&mut p, 100, &[100], &[]), (101, 1), "the last");
@@ -122,7 +122,7 @@ fn what_nobody_tells_of_takes_a_timer_and_one_packet() {
 }
 
 #[test]
-fn the_window_takes_a_gap_for_the_lines_and_many_for_its_own_doing() {
+fn window_shrinks_little_for_one_gap_and_much_for_many() {
     let mut p = wide(true);
     assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
     let size = |p: &Pair| p.a.qp.window();
@@ -136,7 +136,7 @@ fn the_window_takes_a_gap_for_the_lines_and_many_for_its_own_doing() {
 
 /// The packet cannot be sent at once, or its memory is gone: handled as for any other packet.
 #[test]
-fn a_link_that_is_full_and_memory_that_is_gone() {
+fn retransmission_waits_for_full_link_and_lost_memory_is_local_protection_error() {
     for gone in [false, true] {
         let mut p = wide(true);
         p.a.send(1, write(0), 0, 100 * 1024);
@@ -161,7 +161,7 @@ fn a_link_that_is_full_and_memory_that_is_gone() {
 
 /// READs are requested again together with everything after them.
 #[test]
-fn a_query_that_is_missing_or_comes_soon_ends_it() {
+fn lost_read_or_atomic_falls_back_to_go_back_n_retransmission() {
     for lost in 1..8 {
         let mut p = wide(true);
         assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
@@ -185,7 +185,7 @@ fn a_query_that_is_missing_or_comes_soon_ends_it() {
 
 /// With `retry_cnt` 0 a sequence error exceeds the retries, but a loss that a timer detects first does not count.
 #[test]
-fn a_timer_that_is_early_uses_up_no_retry() {
+fn early_retransmission_timer_does_not_count_as_retry() {
     let mut p = wide(true);
     p.a.retune(AttrMask::RETRY_CNT, |attr| attr.retry_cnt = 0);
     let tail: Vec<usize> = (91..=100).collect();
@@ -194,7 +194,7 @@ fn a_timer_that_is_early_uses_up_no_retry() {
 
 /// READs are not retransmitted selectively: the maximum number is outstanding already.
 #[test]
-fn what_is_sent_alone_ends_before_a_query() {
+fn selective_retransmission_stops_before_a_read() {
     let mut p = wide(true);
     assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
     p.a.send(1, write(0), 0, 2 * 1024);

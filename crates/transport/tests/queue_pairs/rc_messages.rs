@@ -9,7 +9,7 @@ use rdmux_transport::wr::{WcFlags, WcOpcode};
 const OK: WcStatus = WcStatus::Success;
 
 #[test]
-fn send_of_any_length_arrives_in_the_right_packets() {
+fn send_of_any_length_is_segmented_at_the_path_mtu() {
     for len in [0, 1, 3, 64, 1023, 1024, 1025, 2048, 5000, 100_000_u32] {
         let mut p = Pair::new(QpType::Rc);
         p.a.w.memory.fill(0, len as usize, 7);
@@ -28,7 +28,7 @@ fn send_of_any_length_arrives_in_the_right_packets() {
 }
 
 #[test]
-fn a_gather_list_becomes_one_message_and_a_scatter_list_takes_it() {
+fn gather_list_is_one_message_and_is_scattered_at_the_receiver() {
     let mut p = Pair::new(QpType::Rc);
     p.a.w.memory.fill(0, 5000, 1);
     let list = [sge(0, 10), sge(100, 0), sge(200, 3000), sge(4000, 1000)];
@@ -46,7 +46,7 @@ fn a_gather_list_becomes_one_message_and_a_scatter_list_takes_it() {
 }
 
 #[test]
-fn immediate_invalidate_solicited_and_inline() {
+fn completions_carry_immediate_invalidated_rkey_and_solicited_for_inline_data() {
     let mut p = Pair::new(QpType::Rc);
     for i in 0..3 {
         p.b.recv(i, 1000 * i, 100);
@@ -74,7 +74,7 @@ fn immediate_invalidate_solicited_and_inline() {
 }
 
 #[test]
-fn what_is_withdrawn_was_never_posted() {
+fn withdrawn_send_is_neither_sent_nor_completed() {
     let mut p = Pair::new(QpType::Rc);
     p.b.recv(0, 1000, 100);
     let post = |p: &mut Pair, wr_id, bytes: &[u8]| {
@@ -113,7 +113,7 @@ fn read_consumes_a_psn_per_response_packet() {
 
 /// Packets of one size share a system call. A packet with an address for all the others would be longer.
 #[test]
-fn a_long_write_leaves_in_packets_of_one_size() {
+fn long_write_without_immediate_is_split_into_write_only_packets_of_one_mtu() {
     let mut p = Pair::new(QpType::Rc);
     p.a.w.memory.fill(0, 5000, 3);
     let rkey = Rkey(KEY);
@@ -133,7 +133,7 @@ fn a_long_write_leaves_in_packets_of_one_size() {
 
 /// Cases where the length of a WRITE is visible, or where a part of it must not take effect.
 #[test]
-fn other_writes_are_one_message() {
+fn write_with_immediate_and_uc_write_are_one_first_middle_last_message() {
     let codes = |qp_type, imm| {
         let mut p = Pair::new(qp_type);
         p.b.recv(1, 0, 0);
@@ -154,7 +154,7 @@ fn other_writes_are_one_message() {
 }
 
 #[test]
-fn messages_in_a_row_ask_for_one_ack() {
+fn burst_of_messages_requests_one_ack() {
     let mut p = Pair::new(QpType::Rc);
     let write = SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) };
     p.a.send(0, write, 0, 10);
@@ -173,7 +173,7 @@ fn messages_in_a_row_ask_for_one_ack() {
 }
 
 #[test]
-fn what_cannot_go_does_not_keep_what_went_from_its_ack() {
+fn local_protection_error_does_not_prevent_ack_of_earlier_request() {
     let mut p = Pair::new(QpType::Rc);
     let write = SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) };
     p.a.send(0, write, 0, 10);
@@ -188,7 +188,7 @@ fn what_cannot_go_does_not_keep_what_went_from_its_ack() {
 }
 
 #[test]
-fn atomics_return_what_was_there() {
+fn fetch_add_and_cmp_swap_return_the_original_value() {
     let mut p = Pair::new(QpType::Rc);
     p.b.w.memory.bytes[8..16].copy_from_slice(&40_u64.to_ne_bytes());
     let (remote_addr, rkey) = (8, Rkey(KEY));
@@ -206,7 +206,7 @@ fn atomics_return_what_was_there() {
 }
 
 #[test]
-fn atomic_brings_eight_bytes_back_to_a_longer_list() {
+fn atomic_with_longer_sge_list_completes_with_byte_len_8() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, SendOp::FetchAdd { remote_addr: 8, rkey: Rkey(KEY), add: 2 }, 0, 16);
     p.run();
@@ -215,7 +215,7 @@ fn atomic_brings_eight_bytes_back_to_a_longer_list() {
 }
 
 #[test]
-fn no_more_reads_are_outstanding_than_agreed() {
+fn outstanding_reads_are_limited_by_max_rd_atomic() {
     let mut p = Pair::with(QpType::Rc, |a| (a.max_rd_atomic, a.max_dest_rd_atomic) = (2, 2));
     for i in 0..5 {
         p.a.send(i, SendOp::Read { remote_addr: i, rkey: Rkey(KEY) }, i * 10, 1);
@@ -227,7 +227,7 @@ fn no_more_reads_are_outstanding_than_agreed() {
 }
 
 #[test]
-fn a_fence_waits_for_reads() {
+fn fenced_send_waits_for_outstanding_reads() {
     let mut p = Pair::new(QpType::Rc);
     p.b.recv(0, 0, 100);
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 4);
@@ -239,7 +239,7 @@ fn a_fence_waits_for_reads() {
 }
 
 #[test]
-fn unsignaled_work_completes_in_silence() {
+fn unsignaled_requests_generate_no_completion() {
     let init = QpInit {
         qpn: Qpn::new(1),
         qp_type: QpType::Rc,
@@ -284,7 +284,7 @@ fn one_ack_for_a_burst_after_the_reply() {
 }
 
 #[test]
-fn responses_and_requests_share_the_link() {
+fn read_responses_and_own_requests_alternate_on_the_link() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 60_000);
     p.b.send(2, SendOp::Write { remote_addr: 100_000, rkey: Rkey(KEY) }, 0, 30_000);
@@ -301,7 +301,7 @@ fn responses_and_requests_share_the_link() {
 }
 
 #[test]
-fn a_lossless_link_takes_packets_of_its_own_size() {
+fn lossless_link_uses_its_own_max_payload_instead_of_the_path_mtu() {
     let mut p = Pair::down(QpType::Rc, false);
     for side in [&mut p.a, &mut p.b] {
         side.w.link = LinkCaps {
@@ -323,7 +323,7 @@ fn a_lossless_link_takes_packets_of_its_own_size() {
 }
 
 #[test]
-fn a_full_link_loses_nothing() {
+fn blocked_link_delays_request_and_ack_without_loss() {
     let mut p = Pair::new(QpType::Rc);
     p.b.recv(0, 0, 100);
     p.a.send(1, SendOp::Send, 0, 100);
@@ -342,7 +342,7 @@ fn a_full_link_loses_nothing() {
 }
 
 #[test]
-fn where_it_costs_nothing_an_ack_goes_before_the_answer() {
+fn ack_precedes_the_reply_on_a_lossless_link_and_follows_it_on_a_lossy_one() {
     for (lossless, order) in [(true, [0x11, 0x04]), (false, [0x04, 0x11])] {
         let mut p = Pair::down(QpType::Rc, false);
         for side in [&mut p.a, &mut p.b] {
@@ -363,7 +363,7 @@ fn where_it_costs_nothing_an_ack_goes_before_the_answer() {
 }
 
 #[test]
-fn what_was_received_is_acknowledged_before_the_queue_pair_ends() {
+fn pending_ack_is_sent_before_transition_to_err_or_reset() {
     for end in [QpState::Err, QpState::Reset] {
         let mut p = Pair::new(QpType::Rc);
         p.b.recv(0, 0, 100);
@@ -380,7 +380,7 @@ fn what_was_received_is_acknowledged_before_the_queue_pair_ends() {
 }
 
 #[test]
-fn the_first_packet_in_rtr_says_that_the_peer_is_there() {
+fn first_packet_in_rtr_raises_comm_est() {
     let mut p = Pair::down(QpType::Rc, false);
     p.a.up(&attributes(1, 2));
     p.b.step(&attributes(2, 1), QpState::Init);
@@ -395,7 +395,7 @@ fn the_first_packet_in_rtr_says_that_the_peer_is_there() {
 }
 
 #[test]
-fn a_local_invalidate_waits_for_what_precedes_it() {
+fn local_invalidate_waits_for_earlier_requests() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 10);
     p.a.send(2, SendOp::LocalInv(Rkey(55)), 0, 0);
@@ -409,7 +409,7 @@ fn a_local_invalidate_waits_for_what_precedes_it() {
 
 /// With the smallest MTU such a message takes half of all PSNs.
 #[test]
-fn the_longest_message() {
+fn message_of_two_gib_arrives_at_mtu_256_and_4096_with_loss() {
     for (mtu, loss) in [(Mtu::M256, 0), (Mtu::M4096, 100_001)] {
         let mut p = Pair::with(QpType::Rc, |a| a.path_mtu = mtu);
         (p.a.w.memory.endless, p.b.w.memory.endless) = (true, true);
@@ -438,7 +438,7 @@ fn the_longest_message() {
 
 /// Over a link that piggybacks acknowledgements, a reply is one packet, and no other packet is sent.
 #[test]
-fn an_answer_takes_the_acknowledgement_along() {
+fn ack_is_piggybacked_on_a_reply() {
     let mut p = Pair::down(QpType::Rc, false);
     for (side, from, to) in [(&mut p.a, 1, 2), (&mut p.b, 2, 1)] {
         side.w.link = LinkCaps {
@@ -481,7 +481,7 @@ fn an_answer_takes_the_acknowledgement_along() {
 
 /// An invalid acknowledgement is dropped, and so is one for a queue pair that cannot have sent anything.
 #[test]
-fn an_acknowledgement_along_is_checked() {
+fn invalid_piggybacked_ack_is_dropped() {
     let mut p = Pair::new(QpType::Rc);
     p.a.qp.handle_piggybacked_ack(Time(1), Psn::new(12345), &mut p.a.w);
     assert_eq!(p.a.w.dropped, [Drop::Stale]);

@@ -16,7 +16,7 @@ fn read(at: u64) -> SendOp {
 }
 
 #[test]
-fn a_gap_is_answered_by_one_nak_and_filled_from_there() {
+fn psn_gap_is_nak_sequence_once_and_only_the_lost_packet_is_resent() {
     let mut p = Pair::new(QpType::Rc);
     p.a.w.memory.fill(0, 20_000, 1);
     p.a.send(1, write(0), 0, 20_000);
@@ -32,7 +32,7 @@ fn a_gap_is_answered_by_one_nak_and_filled_from_there() {
 }
 
 #[test]
-fn a_lost_ack_costs_one_packet_and_no_second_delivery() {
+fn lost_ack_costs_one_retransmission_and_no_second_delivery() {
     let mut p = Pair::new(QpType::Rc);
     p.b.recv(5, 0, 100);
     p.a.send(1, SendOp::Send, 0, 100);
@@ -46,7 +46,7 @@ fn a_lost_ack_costs_one_packet_and_no_second_delivery() {
 }
 
 #[test]
-fn seven_retries_are_seven() {
+fn retry_exceeded_follows_four_timeouts_for_each_of_retry_cnt_plus_one() {
     for retry_cnt in [0, 1, 7] {
         let mut p = Pair::with(QpType::Rc, |a| a.retry_cnt = retry_cnt);
         p.a.send(1, write(0), 0, 10);
@@ -83,12 +83,12 @@ fn unanswered(retry_cnt: u8, lateness: Duration) -> Duration {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_found_within_four_times_the_timeout_for_each_retry() {
+fn silent_peer_is_retry_exceeded_after_four_timeouts_per_retry() {
     assert_eq!(unanswered(7, Duration::ZERO), NOMINAL * 4 * 8);
 }
 
 #[test]
-fn an_expiry_that_is_noticed_late_does_not_count_twice_in_a_row() {
+fn late_timer_expiry_does_not_count_as_retry_twice_in_a_row() {
     // The process does not run for a second each time: eight of sixteen expiries count.
     let second = Duration::from_secs(1);
     let took = unanswered(7, second);
@@ -97,7 +97,7 @@ fn an_expiry_that_is_noticed_late_does_not_count_twice_in_a_row() {
 }
 
 #[test]
-fn an_answer_within_four_times_the_timeout_costs_no_retry() {
+fn ack_within_four_timeouts_costs_no_retry() {
     let mut p = Pair::with(QpType::Rc, |a| a.retry_cnt = 0);
     p.a.send(1, write(0), 0, 10);
     p.run_with(|_, _, _| false);
@@ -109,7 +109,7 @@ fn an_answer_within_four_times_the_timeout_costs_no_retry() {
 }
 
 #[test]
-fn no_timeout_means_no_timer() {
+fn timeout_zero_starts_no_retransmission_timer() {
     let mut p = Pair::with(QpType::Rc, |a| a.timeout = AckTimeout::new(0));
     p.a.send(1, write(0), 0, 10);
     p.run_with(|_, _, _| false);
@@ -117,7 +117,7 @@ fn no_timeout_means_no_timer() {
 }
 
 #[test]
-fn a_lost_read_response_is_asked_for_from_there() {
+fn lost_read_response_is_requested_again_from_its_offset() {
     let mut p = Pair::new(QpType::Rc);
     p.b.w.memory.fill(0, 50_000, 3);
     p.a.send(1, read(0), 0, 50_000);
@@ -138,7 +138,7 @@ fn a_lost_read_response_is_asked_for_from_there() {
 }
 
 #[test]
-fn a_read_response_acknowledges_what_came_before() {
+fn read_response_acknowledges_earlier_requests() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, write(0), 0, 10);
     p.a.send(2, read(0), 0, 10);
@@ -148,7 +148,7 @@ fn a_read_response_acknowledges_what_came_before() {
 }
 
 #[test]
-fn an_ack_beyond_a_read_means_that_its_response_was_lost() {
+fn ack_beyond_an_outstanding_read_is_implied_nak_and_read_is_retried() {
     let mut p = Pair::new(QpType::Rc);
     p.b.w.memory.fill(0, 10, 3);
     p.a.send(1, read(0), 100, 10);
@@ -159,7 +159,7 @@ fn an_ack_beyond_a_read_means_that_its_response_was_lost() {
 }
 
 #[test]
-fn a_lost_atomic_response_does_not_do_it_twice() {
+fn lost_atomic_response_is_replayed_and_atomic_not_executed_again() {
     let mut p = Pair::new(QpType::Rc);
     let add = SendOp::FetchAdd { remote_addr: 0, rkey: Rkey(KEY), add: 5 };
     p.a.send(1, add, 100, 8);
@@ -172,7 +172,7 @@ fn a_lost_atomic_response_does_not_do_it_twice() {
 }
 
 #[test]
-fn receiver_not_ready_waits_as_long_as_told() {
+fn rnr_nak_retransmits_after_its_timer_and_rnr_retry_7_is_infinite() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, SendOp::Send, 0, 3000);
     p.a.send(2, write(0), 0, 10);
@@ -194,7 +194,7 @@ fn receiver_not_ready_waits_as_long_as_told() {
 
 /// The kernel's rxe sends a sequence NAK after each RNR NAK, for the packets after it.
 #[test]
-fn a_sequence_nak_while_waiting_changes_nothing() {
+fn sequence_nak_during_rnr_wait_is_ignored() {
     let mut p = Pair::with(QpType::Rc, |a| {
         // The peer requests 655 ms, and the timer at this end would expire after 8 times 16 ms.
         (a.min_rnr_timer, a.timeout, a.retry_cnt) = (RnrTimer::new(0), AckTimeout::new(12), 7);
@@ -214,7 +214,7 @@ fn a_sequence_nak_while_waiting_changes_nothing() {
 }
 
 #[test]
-fn receiver_not_ready_runs_out() {
+fn rnr_retry_2_is_rnr_retry_exceeded_after_three_sends() {
     let mut p = Pair::with(QpType::Rc, |a| a.rnr_retry = 2);
     p.a.send(1, SendOp::Send, 0, 10);
     p.run();
@@ -226,7 +226,7 @@ fn receiver_not_ready_runs_out() {
 }
 
 #[test]
-fn write_with_immediate_waits_for_a_receive_at_its_last_packet_only() {
+fn write_with_immediate_without_receive_is_rnr_nak_only_at_its_last_packet() {
     let mut p = Pair::new(QpType::Rc);
     p.a.w.memory.fill(0, 3000, 9);
     let op = SendOp::WriteImm { remote_addr: 0, rkey: Rkey(KEY), imm: [1; 4] };
@@ -241,7 +241,7 @@ fn write_with_immediate_waits_for_a_receive_at_its_last_packet_only() {
 }
 
 #[test]
-fn duplicates_of_everything_change_nothing() {
+fn duplicate_requests_and_responses_are_not_executed_again() {
     let mut p = Pair::new(QpType::Rc);
     p.b.w.memory.fill(0, 5000, 3);
     p.b.recv(0, 90_000, 5000);
@@ -262,7 +262,7 @@ fn duplicates_of_everything_change_nothing() {
 }
 
 #[test]
-fn a_repeated_request_for_memory_that_is_gone_by_now_harms_nobody() {
+fn duplicate_read_of_deregistered_memory_is_dropped_and_qp_stays_in_rts() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, read(0), 0, 5000);
     p.run();
@@ -275,7 +275,7 @@ fn a_repeated_request_for_memory_that_is_gone_by_now_harms_nobody() {
 }
 
 #[test]
-fn the_window_bounds_what_is_in_flight_and_opens() {
+fn window_bounds_packets_in_flight_and_grows_with_acks() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, write(0), 0, 1 << 20);
     p.a.poll(p.now);
@@ -296,7 +296,7 @@ fn the_window_bounds_what_is_in_flight_and_opens() {
 
 /// Transport timers of seconds are usual. The recovery of a lost last packet does not wait that long.
 #[test]
-fn a_known_round_trip_makes_the_first_timer_short() {
+fn measured_round_trip_shortens_the_first_retransmission_timer() {
     let mut p = Pair::with(QpType::Rc, |a| a.timeout = AckTimeout::new(19));
     p.a.send(1, write(0), 0, 10);
     p.run();
@@ -314,7 +314,7 @@ fn a_known_round_trip_makes_the_first_timer_short() {
 
 /// A peer that is often late without any loss gets more time before a loss is assumed.
 #[test]
-fn a_peer_that_was_only_late_is_given_more_time() {
+fn spurious_timeout_lengthens_the_retransmission_timer() {
     let mut p = Pair::with(QpType::Rc, |a| a.timeout = AckTimeout::new(19));
     p.a.send(1, write(0), 0, 10);
     p.run();
@@ -346,7 +346,7 @@ fn a_peer_that_was_only_late_is_given_more_time() {
 
 /// Other senders start to use the same socket: this sender's limit falls below its packets in flight.
 #[test]
-fn a_smaller_share_is_kept_and_does_not_stop_it() {
+fn smaller_socket_share_limits_packets_in_flight_without_stalling() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(0, write(0), 0, 10);
     p.run();

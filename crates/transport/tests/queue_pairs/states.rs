@@ -10,7 +10,7 @@ fn modify(s: &mut Side2, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyErro
 }
 
 #[test]
-fn each_required_attribute_is_required() {
+fn modify_without_a_required_or_with_a_disallowed_attribute_fails() {
     for qp_type in QpType::ALL {
         let mut s = Side2::new(1, qp_type, false);
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
@@ -35,7 +35,7 @@ fn each_required_attribute_is_required() {
 }
 
 #[test]
-fn values_are_checked_and_nothing_changes_on_error() {
+fn modify_with_value_out_of_range_fails_and_changes_nothing() {
     let mut s = Side2::new(1, QpType::Rc, false);
     let good = attributes(1, 2);
     s.step(&good, QpState::Init);
@@ -64,7 +64,7 @@ fn values_are_checked_and_nothing_changes_on_error() {
 }
 
 #[test]
-fn posting_by_state() {
+fn post_send_and_post_recv_are_allowed_by_qp_state() {
     let mut s = Side2::new(1, QpType::Rc, false);
     let attr = attributes(1, 2);
     let send = SendWr::new(1, SendOp::Send, SendData::Inline(&[]));
@@ -86,7 +86,7 @@ fn posting_by_state() {
 }
 
 #[test]
-fn posting_too_much() {
+fn post_send_beyond_sge_inline_length_or_queue_limits_fails() {
     let mut p = Pair::new(QpType::Rc);
     let mut post = |op, data: SendData<'_>| {
         let wr = SendWr::new(0, op, data);
@@ -120,7 +120,7 @@ fn posting_too_much() {
 }
 
 #[test]
-fn sqd_finishes_what_was_begun_and_holds_the_rest() {
+fn sqd_finishes_the_started_message_and_holds_later_requests() {
     let mut p = Pair::new(QpType::Rc);
     let write = SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) };
     p.a.send(1, write, 0, 100_000);
@@ -142,7 +142,7 @@ fn sqd_finishes_what_was_begun_and_holds_the_rest() {
 
 /// The notification must be requested with each transition.
 #[test]
-fn sqd_tells_only_who_asks_each_time() {
+fn sq_drained_event_is_raised_only_if_requested_with_the_transition() {
     let mut p = Pair::new(QpType::Rc);
     let sqd = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..attributes(1, 2) };
     for (mask, events) in [(AttrMask::EN_SQD_ASYNC_NOTIFY, 1), (AttrMask::empty(), 0)] {
@@ -154,7 +154,7 @@ fn sqd_tells_only_who_asks_each_time() {
 }
 
 #[test]
-fn uc_drains_too() {
+fn sqd_drains_a_partly_sent_uc_message_and_raises_sq_drained() {
     let mut p = Pair::new(QpType::Uc);
     p.a.send(1, SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) }, 0, 5000);
     p.a.qp.poll_transmit(p.now, 2, &mut p.a.w);
@@ -166,7 +166,7 @@ fn uc_drains_too() {
 }
 
 #[test]
-fn reset_forgets_without_completions_and_can_be_used_again() {
+fn reset_discards_requests_without_completions_and_qp_is_reusable() {
     let mut p = Pair::new(QpType::Rc);
     p.a.recv(1, 0, 10);
     p.a.send(2, SendOp::Send, 0, 10);
@@ -186,7 +186,7 @@ fn reset_forgets_without_completions_and_can_be_used_again() {
 }
 
 #[test]
-fn attributes_tell_where_the_sequence_is() {
+fn query_qp_returns_current_sq_psn_and_rq_psn() {
     let mut p = Pair::new(QpType::Rc);
     let start = attributes(1, 2).sq_psn;
     p.a.send(1, SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) }, 0, 3000);
@@ -198,7 +198,7 @@ fn attributes_tell_where_the_sequence_is() {
 
 /// A thousand connections are usual, so the size of each must be known.
 #[test]
-fn a_queue_pair_is_small() {
+fn rc_qp_with_queues_of_128_takes_less_than_16_kib() {
     assert!(size_of::<Qp>() <= 1024, "{}", size_of::<Qp>());
     let caps = QpCaps {
         max_send_wr: 128,

@@ -18,7 +18,7 @@ fn datagram(p: &mut Pair, wr_id: u64, len: u32, change: impl Fn(&mut UdDest)) {
 }
 
 #[test]
-fn a_datagram_lies_behind_the_grh_area() {
+fn ud_payload_is_placed_after_the_40_byte_grh_area() {
     let mut p = Pair::new(QpType::Ud);
     p.a.w.memory.fill(0, 4096, 3);
     for len in [0, 1, 4096] {
@@ -39,7 +39,7 @@ fn a_datagram_lies_behind_the_grh_area() {
 }
 
 #[test]
-fn a_datagram_must_show_the_right_key() {
+fn ud_datagram_with_wrong_qkey_is_dropped() {
     let mut p = Pair::new(QpType::Ud);
     p.b.recv(5, 0, 100);
     datagram(&mut p, 1, 8, |d| d.qkey = Qkey(5));
@@ -51,7 +51,7 @@ fn a_datagram_must_show_the_right_key() {
 }
 
 #[test]
-fn datagrams_that_do_not_fit() {
+fn ud_datagram_too_long_for_receive_is_dropped_and_above_mtu_is_sqe() {
     let mut p = Pair::new(QpType::Ud);
     datagram(&mut p, 1, 8, |_| {});
     p.run();
@@ -76,7 +76,7 @@ fn datagrams_that_do_not_fit() {
 }
 
 #[test]
-fn uc_carries_messages_without_answers() {
+fn uc_send_and_write_complete_without_acks() {
     let mut p = Pair::new(QpType::Uc);
     p.a.w.memory.fill(0, 9000, 2);
     p.b.recv(1, 10_000, 9000);
@@ -94,7 +94,7 @@ fn uc_carries_messages_without_answers() {
 }
 
 #[test]
-fn uc_drops_a_broken_message_and_takes_the_next_into_the_same_receive() {
+fn uc_message_with_lost_packet_is_dropped_and_its_receive_is_reused() {
     for lost in 1..=3 {
         let mut p = Pair::new(QpType::Uc);
         p.a.w.memory.fill(0, 3000, 2);
@@ -110,7 +110,7 @@ fn uc_drops_a_broken_message_and_takes_the_next_into_the_same_receive() {
 }
 
 #[test]
-fn uc_is_silent_about_what_it_refuses() {
+fn uc_drops_faulty_messages_without_nak() {
     let mut p = Pair::new(QpType::Uc);
     p.a.send(1, SendOp::Send, 0, 10);
     p.a.send(2, SendOp::Write { remote_addr: 0, rkey: Rkey(1) }, 0, 10);
@@ -125,7 +125,7 @@ fn uc_is_silent_about_what_it_refuses() {
 }
 
 #[test]
-fn first_packet_of_uc_tells_that_the_peer_is_connected() {
+fn first_packet_of_uc_in_rtr_raises_comm_est() {
     let mut p = Pair::down(QpType::Uc, false);
     p.a.up(&attributes(1, 2));
     p.b.step(&attributes(2, 1), QpState::Init);

@@ -12,7 +12,7 @@ fn bind(length: u64) -> MwBind {
 
 /// IBTA 10.8.3.3: requests posted after a bind may rely on it.
 #[test]
-fn a_bind_is_done_between_what_precedes_and_what_follows() {
+fn bind_mw_completes_in_order_between_earlier_and_later_requests() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let mut p = Pair::new(qp_type);
         let write = SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) };
@@ -33,7 +33,7 @@ fn a_bind_is_done_between_what_precedes_and_what_follows() {
 }
 
 #[test]
-fn a_bind_that_is_refused_ends_the_queue_pair() {
+fn refused_bind_mw_is_mw_bind_error_and_moves_qp_to_error() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, SendOp::BindMw(bind(0)), 0, 0);
     p.a.send(2, SendOp::Send, 0, 1);
@@ -43,7 +43,7 @@ fn a_bind_that_is_refused_ends_the_queue_pair() {
 }
 
 #[test]
-fn datagrams_have_no_windows() {
+fn bind_mw_on_ud_is_refused() {
     let mut p = Pair::new(QpType::Ud);
     let op = SendOp::BindMw(bind(8));
     let data = SendData::Sges(&[]);

@@ -69,7 +69,7 @@ impl Pair {
 }
 
 #[test]
-fn messages_of_all_kinds_to_two_queues_over_one_connection() {
+fn xrc_operations_of_all_kinds_reach_two_srqs_over_one_connection() {
     let lossless =
         LinkCaps { max_payload: 8192, lossless: true, by_reference: false, piggybacks_acks: false };
     for link in [LOSSY, lossless] {
@@ -136,7 +136,7 @@ fn headers_are_right(p: &Pair) {
 }
 
 #[test]
-fn a_queue_that_is_not_there_is_an_invalid_request() {
+fn unknown_srqn_is_nak_invalid_request() {
     let mut p = connect();
     p.offer(ONE, 20, 0, 100);
     p.send_to(ONE, 1, write(ONE, 0), 0, 10);
@@ -152,7 +152,7 @@ fn a_queue_that_is_not_there_is_an_invalid_request() {
 
 /// All packets of a message name one queue. The receive in use fails in the queue that it was taken from.
 #[test]
-fn a_packet_that_names_another_queue_than_its_message_is_invalid() {
+fn srqn_changing_within_a_message_is_nak_invalid_request() {
     for second in [1, 2] {
         let mut p = connect();
         p.offer(ONE, 20, 0, 5000);
@@ -172,7 +172,7 @@ fn a_packet_that_names_another_queue_than_its_message_is_invalid() {
 }
 
 #[test]
-fn memory_is_checked_in_the_process_of_the_queue() {
+fn rkey_is_checked_against_the_process_that_owns_the_srq() {
     let mut p = connect();
     p.send_to(ONE, 1, write(ONE, 0), 0, 10);
     p.send_to(ONE, 2, write(TWO, 0), 0, 10);
@@ -182,7 +182,7 @@ fn memory_is_checked_in_the_process_of_the_queue() {
 }
 
 #[test]
-fn no_receive_at_one_queue_waits_for_it_though_another_has_some() {
+fn empty_srq_is_rnr_nak_although_another_srq_has_receives() {
     let mut p = connect();
     p.offer(TWO, 21, 0, 100);
     p.send_to(ONE, 1, SendOp::Send, 0, 10);
@@ -195,7 +195,7 @@ fn no_receive_at_one_queue_waits_for_it_though_another_has_some() {
 }
 
 #[test]
-fn each_end_drops_what_is_for_the_other() {
+fn xrc_ini_drops_requests_xrc_tgt_drops_responses_and_both_drop_rc_opcodes() {
     let mut p = connect();
     let op = |code: u8| vec![code, 0, 0xff, 0xff, 0, 0, 0, 1, 0x80];
     for code in 0xa0..=0xb7_u8 {
@@ -221,7 +221,7 @@ fn each_end_drops_what_is_for_the_other() {
 }
 
 #[test]
-fn neither_end_takes_what_it_has_no_queue_for() {
+fn post_recv_on_xrc_qps_and_post_send_on_xrc_tgt_are_refused() {
     let mut p = connect();
     let recv = RecvWr { wr_id: 2, sges: &[] };
     for (end, name) in [(&mut p.a, QpType::XrcSend), (&mut p.b, QpType::XrcRecv)] {
@@ -237,7 +237,7 @@ fn neither_end_takes_what_it_has_no_queue_for() {
 }
 
 #[test]
-fn what_an_end_has_no_use_for_takes_no_memory() {
+fn xrc_ini_and_tgt_allocate_only_the_queues_they_use() {
     let caps = QpCaps { max_send_wr: 1000, max_recv_wr: 1000, ..CAPS };
     let size = |qp_type| {
         let qpn = Qpn::new(1);
@@ -252,7 +252,7 @@ fn what_an_end_has_no_use_for_takes_no_memory() {
 
 /// The process that posted the receive gets its completion, also when another process resets the queue pair.
 #[test]
-fn a_receive_that_was_taken_is_flushed_once_and_where_it_was_taken() {
+fn consumed_xrc_receive_is_flushed_once_in_the_srq_it_came_from() {
     for state in [QpState::Err, QpState::Reset] {
         for there in [true, false] {
             let mut p = connect();
@@ -276,7 +276,7 @@ fn a_receive_that_was_taken_is_flushed_once_and_where_it_was_taken() {
 
 /// A repeated READ request names the queue of the first, or is not answered.
 #[test]
-fn a_repeated_read_stays_with_its_queue() {
+fn duplicate_read_with_another_srqn_is_not_answered() {
     let mut p = connect();
     let read = SendOp::Read { remote_addr: 0, rkey: key(ONE) };
     p.send_to(ONE, 1, read, 0, 10);
@@ -293,7 +293,7 @@ fn a_repeated_read_stays_with_its_queue() {
 }
 
 #[test]
-fn what_is_lost_is_sent_again_with_its_queue() {
+fn lost_packets_are_retransmitted_with_their_srqn() {
     let mut p = connect();
     p.a.w.memory.fill(0, 20_000, 1);
     p.offer(TWO, 21, 0, 20_000);
@@ -304,7 +304,7 @@ fn what_is_lost_is_sent_again_with_its_queue() {
 }
 
 #[test]
-fn either_end_may_be_given_what_a_queue_pair_of_rc_is_given() {
+fn xrc_ini_and_tgt_accept_the_modify_masks_of_rc() {
     use QpState::{Init, Reset, Rtr, Rts};
     for qp_type in [QpType::XrcSend, QpType::XrcRecv] {
         let mut end = Side2::new(1, qp_type, qp_type == QpType::XrcRecv);

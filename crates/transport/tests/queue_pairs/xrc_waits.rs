@@ -25,7 +25,7 @@ impl Pair {
 
 /// Any packet of a message that meets a busy owner is retried, and the result is the same as without that.
 #[test]
-fn a_busy_owner_is_a_receiver_that_is_not_ready() {
+fn xrc_message_to_busy_owner_is_rnr_nak_and_succeeds_on_retry() {
     let write_imm = SendOp::WriteImm { remote_addr: 0, rkey: key(ONE), imm: [1; 4] };
     let kinds = [
         // The operation, its length, and how often its message accesses the owner.
@@ -71,7 +71,7 @@ fn a_busy_owner_is_a_receiver_that_is_not_ready() {
 
 /// RC, whose receives come from its own queue, waits in the same way.
 #[test]
-fn rc_waits_for_a_busy_owner_too() {
+fn rc_message_to_busy_owner_is_rnr_nak_and_resumes_midway() {
     let mut p = Pair::new(QpType::Rc);
     p.a.w.memory.fill(0, 3000, 5);
     p.b.recv(7, 0, 3000);
@@ -87,7 +87,7 @@ fn rc_waits_for_a_busy_owner_too() {
 }
 
 #[test]
-fn an_owner_that_stays_busy_uses_up_the_retries() {
+fn owner_that_stays_busy_is_rnr_retry_exceeded() {
     let mut p = connect();
     p.a.retune(AttrMask::RNR_RETRY, |attr| attr.rnr_retry = 2);
     p.send_to(ONE, 1, write(ONE, 0), 0, 3000);
@@ -104,7 +104,7 @@ fn an_owner_that_stays_busy_uses_up_the_retries() {
 
 /// A faulty peer: the receive was taken from one queue, and the retry names the other.
 #[test]
-fn a_retry_may_not_change_the_queue() {
+fn retry_with_another_srqn_is_nak_invalid_request() {
     let mut p = connect();
     p.offer(ONE, 20, 0, 100);
     p.offer(TWO, 21, 0, 100);
@@ -120,7 +120,7 @@ fn a_retry_may_not_change_the_queue() {
 }
 
 #[test]
-fn later_requests_are_carried_out_while_an_atomic_waits_but_not_answered() {
+fn requests_behind_a_deferred_atomic_are_executed_but_not_acknowledged() {
     let mut p = connect();
     p.b.w.later = true;
     p.b.w.memory.fill(5000, 100, 3);
@@ -163,7 +163,7 @@ fn later_requests_are_carried_out_while_an_atomic_waits_but_not_answered() {
 }
 
 #[test]
-fn the_second_answer_may_come_first_but_leaves_second() {
+fn deferred_atomics_finishing_out_of_order_are_answered_in_order() {
     let mut p = connect();
     p.b.w.later = true;
     p.send_to(ONE, 1, fetch_add(ONE, 0, 1), 100, 8);
@@ -179,7 +179,7 @@ fn the_second_answer_may_come_first_but_leaves_second() {
 }
 
 #[test]
-fn an_atomic_that_fails_later_fails_the_queue_pair() {
+fn deferred_atomic_that_fails_is_nak_and_moves_qp_to_error() {
     for (fault, nak, status, event) in [
         (AccessFault::Key, 0x62, WcStatus::RemAccessErr, QpEvent::AccessErr),
         (AccessFault::Gone, 0x63, WcStatus::RemOpErr, QpEvent::Fatal),
@@ -208,7 +208,7 @@ fn an_atomic_that_fails_later_fails_the_queue_pair() {
 
 /// A NAK waits for the responses of earlier requests, also for one that arrives later.
 #[test]
-fn of_two_atomics_the_second_fails_first() {
+fn nak_of_second_deferred_atomic_waits_for_response_of_the_first() {
     for first_fails in [false, true] {
         let mut p = connect();
         p.b.w.later = true;
@@ -234,7 +234,7 @@ fn of_two_atomics_the_second_fails_first() {
 }
 
 #[test]
-fn answers_that_nobody_waits_for_are_ignored() {
+fn deferred_atomic_result_for_unknown_psn_is_ignored() {
     let mut p = connect();
     p.b.w.later = true;
     p.send_to(ONE, 1, fetch_add(ONE, 0, 1), 100, 8);
@@ -259,7 +259,7 @@ fn answers_that_nobody_waits_for_are_ignored() {
 
 /// The agreed number of atomics may wait, and one more is an error, regardless of retransmissions.
 #[test]
-fn waiting_atomics_are_never_forgotten_for_new_ones() {
+fn deferred_atomics_are_not_evicted_and_one_above_the_limit_is_invalid_request() {
     let mut p = connect();
     p.b.w.later = true;
     p.a.retune(AttrMask::MAX_QP_RD_ATOMIC, |attr| attr.max_rd_atomic = 5);
@@ -285,7 +285,7 @@ fn waiting_atomics_are_never_forgotten_for_new_ones() {
 /// A NAK that waited for an atomic's response is obsolete if its packet has arrived since. The packets
 /// that it would have acknowledged are still acknowledged.
 #[test]
-fn what_has_come_in_the_meantime_is_acknowledged_and_not_refused() {
+fn nak_held_behind_deferred_atomic_becomes_ack_if_its_packet_arrives() {
     let mut p = connect();
     p.b.w.later = true;
     p.send_to(ONE, 1, fetch_add(ONE, 0, 1), 100, 8);

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_often_is_seen_however_often_one_looks() {
+    fn frequent_polling_is_detected_within_one_tick() {
         let mut habit = Habit::default();
         let mut look = |polls| habit.judge(polls, false, ticks(0).after(TICK / 2), Usage::default);
         assert!(!look(1), "a few polls prove nothing");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_no_more_is_seen_a_tick_later() {
+    fn end_of_polling_is_detected_one_tick_later() {
         let mut habit = Habit::default();
         let usage = Usage::default;
         assert!(habit.judge(POLLING + 1, false, ticks(1), usage));
@@ -238,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_whose_round_lasts_for_ticks_is_seen() {
+    fn poll_running_for_several_ticks_counts_as_polling() {
         let mut habit = Habit::default();
         assert!((1..9).all(|tick| habit.judge(0, true, ticks(tick), Usage::default)));
         assert!(!habit.judge(1, false, ticks(9), Usage::default), "it has ended");
     }
 
     #[test]
-    fn a_poll_that_takes_in_a_message_counts_for_many() {
+    fn poll_that_receives_a_message_counts_as_several_polls() {
         let lab = Lab::new(true);
         let [from, to] = ["127.77.208.1"; 2].map(|ip| {
             let (device, control) = lab.process(ip);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_the_processor_is_given_some_time() {
+    fn preempted_poller_counts_as_polling_for_some_ticks() {
         let mut habit = Habit::default();
         let mut at = |tick, polls, usage| habit.judge(polls, false, ticks(tick), || usage);
         assert!(at(1, 100, used(1, 0)));
@@ -288,7 +288,7 @@ mod tests {
 
     /// A program thread that took the message from the ring may never poll again.
     #[test]
-    fn acknowledgement_that_is_owed_to_a_ring_lets_the_thread_not_sleep() {
+    fn owed_ack_to_a_ring_limits_the_background_thread_sleep() {
         let lab = Lab::new(true);
         let node = |(device, control): (Arc<Device>, _)| {
             Node::on(device.clone(), control, Pd::new(&device), QpType::Rc, 64, None)
@@ -311,7 +311,7 @@ mod tests {
 
     /// In any case it is retried after [`RETRY`].
     #[test]
-    fn acknowledgement_for_which_a_poll_finds_no_room_wakes_nobody_and_is_sent_when_there_is() {
+    fn owed_ack_without_ring_space_causes_no_wakeup_and_is_retried() {
         let lab = Lab::new(true);
         let [from, to] = ["127.77.208.6"; 2].map(|ip| {
             let (device, control) = lab.driven_process(ip);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_tells_what_was_used() {
+    fn thread_usage_reports_growing_cpu_time() {
         let before = Usage::now();
         let mut now = before;
         while now.time == before.time {

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_lasts_until_it_ends() {
+    fn detour_is_needed_while_a_port_is_cut_or_captured() {
         let detour = Detour::default();
         let is_needed = || [1, 2].map(|port| detour.is_needed(port));
         let is_cut = || [1, 2].map(|port| detour.is_cut(port));

@@ -694,7 +694,7 @@ mod tests {
     use rdmux_wire::Lkey;
 
     #[test]
-    fn parts_of_a_list() {
+    fn sge_list_range_is_split_into_parts() {
         let sge = |addr, length| Sge { addr, length, lkey: Lkey(1) };
         let list = [sge(100, 10), sge(200, 0), sge(300, 5), sge(400, 20)];
         let got = |offset, len| -> Vec<(u64, u32)> {

@@ -58,14 +58,14 @@ mod tests {
     }
 
     #[test]
-    fn so_many_of_a_hundred_are_lost() {
+    fn loss_percentage_drops_that_share_of_packets() {
         assert_eq!([lost(""), lost("0"), lost("100")], [0, 0, 100_000]);
         assert!((900..1100).contains(&lost("1")), "{}", lost("1"));
         assert!((400..600).contains(&lost("0.5")), "{}", lost("0.5"));
     }
 
     #[test]
-    fn what_is_no_percentage_is_refused() {
+    fn invalid_loss_percentage_is_refused() {
         for text in ["-1", "101", "much", "NaN"] {
             assert!(Loss::parse(text).is_err(), "{text}");
         }

@@ -697,7 +697,7 @@ mod tests {
     use rdmux_transport::wr::{Completion, RecvWr};
 
     #[test]
-    fn a_round_that_finds_nothing_takes_no_table() {
+    fn idle_round_takes_no_qp_or_region_table_lock() {
         for same_host in [false, true] {
             let (node, _peer) = pair(QpType::Rc, same_host, 8);
             let _held = (node.device.qps().write(), node.device.regions().write());
@@ -709,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_hands_the_queue_pair_over_to_a_thread_that_waits() {
+    fn round_hands_the_qp_lock_over_to_a_waiting_thread() {
         let (node, _peer) = pair(QpType::Rc, true, 8);
         let (qp, state) = (&node.qp, &node.qp.core.state);
         // The waiter may try in the moment between the release and the hand-over, but not always.
@@ -730,7 +730,7 @@ mod tests {
 
     /// A program thread that took the packet may never poll again.
     #[test]
-    fn acknowledgement_that_is_owed_lets_the_thread_not_sleep_and_wakes_it() {
+    fn owed_ack_wakes_the_background_thread_and_limits_its_sleep() {
         let (node, _peer) = pair(QpType::Rc, false, 8);
         let engine = node.device.engine();
         for _ in 0..100 {
@@ -747,7 +747,7 @@ mod tests {
 
     /// The program thread that ended the stream may never poll again.
     #[test]
-    fn stream_that_has_ended_lets_the_thread_not_sleep_and_wakes_it() {
+    fn ended_stream_wakes_the_background_thread() {
         for _ in 0..10 {
             let (node, _peer) = stream_pair(&PLAIN, 8);
             let engine = node.device.engine();

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn group_is_heard_by_who_attaches_while_its_last_member_detaches() {
+    fn attach_during_detach_of_the_last_member_keeps_the_multicast_wire() {
         let (node, other) = two_qps("127.77.209.1");
         let mgid = Gid::from(GROUP);
         let before = wires(&node);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn group_that_is_heard_on_two_addresses_leaves_no_wire_behind() {
+    fn detach_of_a_group_joined_on_two_addresses_closes_its_wires() {
         let (node, other) = two_qps("127.77.209.2");
         let mgid = Gid::from(GROUP);
         let before = wires(&node);

@@ -72,7 +72,7 @@ mod tests {
     use crate::lab::{Lab, Node};
 
     #[test]
-    fn queue_pairs_in_a_row_are_remembered_without_the_table() {
+    fn recently_used_qps_are_found_without_the_qp_table_lock() {
         let (device, control) = Lab::new(true).process("127.77.205.1");
         let pd = Pd::new(&device);
         let node = || Node::on(device.clone(), control.clone(), pd.clone(), QpType::Rc, 8, None);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_pairs_that_receive_in_turn_need_no_table_of_regions() {
+    fn alternating_receives_of_two_qps_need_no_region_table_lock() {
         /// A timeout far longer than a round, reached only by a round that waits for the table.
         const HANGS: Duration = Duration::from_secs(60);
         let lab = Lab::new(true);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_every_queue_pair_is_forgotten_when_a_region_changes() {
+    fn region_change_clears_the_cached_regions_of_all_qps() {
         let (device, control) = Lab::new(true).process("127.77.207.1");
         let pd = Pd::new(&device);
         let nodes = [(); 2]

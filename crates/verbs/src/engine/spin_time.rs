@@ -83,7 +83,7 @@ mod tests {
     const US: u64 = 1000;
 
     #[test]
-    fn yields_after_some_time_and_more_seldom_where_nobody_waits() {
+    fn poller_yields_after_spin_time_with_growing_intervals() {
         let spin_time = SpinTime::of(USUAL);
         let (found, mut now) = (Time(0), Time(50 * US));
         assert!(!spin_time.is_over(now, found));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_at_once_again_while_others_take_their_turn() {
+    fn long_yield_resets_the_yield_interval() {
         let spin_time = SpinTime::of(USUAL);
         (0..9).for_each(|_| spin_time.yielded(Time(0), Time(US)));
         assert!(!spin_time.is_over(Time(100 * US), Time(0)));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn microseconds_and_nothing_else() {
+    fn spin_time_is_parsed_as_microseconds_only() {
         assert_eq!(parse("0"), Some(Duration::ZERO));
         assert_eq!(parse(" 250 "), Some(Duration::from_micros(250)));
         assert_eq!(parse("50us"), None);

@@ -68,7 +68,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn much_is_a_byte_a_nanosecond_in_the_last_window() {
+    fn throughput_is_high_from_one_byte_per_nanosecond_in_the_last_window() {
         let throughput = Throughput::default();
         assert!(!throughput.judge(Time(2 * MS), || 2 * MS - 1));
         assert!(!throughput.judge(Time(3 * MS), || 9 * MS), "the window is not over");

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timers_wait_for_what_has_arrived_but_not_for_ever() {
+    fn timers_wait_for_the_receive_backlog_at_most_64_rounds() {
         let mut backlog = Backlog::default();
         assert!(backlog.is_taken_in(false) && backlog.is_taken_in(false));
         assert!(!backlog.is_taken_in(true), "there may be more");
@@ -127,7 +127,7 @@ mod tests {
 
     /// The peer has no receive posted: each request must be answered by time L, but receives RNR NAKs until time S, repeatedly.
     #[test]
-    fn entries_do_not_pile_up_when_a_timer_goes_back_and_forth() {
+    fn timer_heap_stays_small_when_a_timer_alternates() {
         let (timers, mut armed) = (Timers::new(), Armed::default());
         let need = |armed: &mut Armed, at: u64| {
             if armed.needs(Time(at)) {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_were_forgotten_say_nothing() {
+    fn stale_timer_entries_are_ignored() {
         let mut armed = Armed::default();
         for at in (1..=6).rev() {
             assert!(armed.needs(Time(at)) && !armed.needs(Time(at)) && !armed.needs(Time(at + 1)));
@@ -161,7 +161,7 @@ mod tests {
     /// A thread takes an entry, then waits for the queue pair's lock. Another thread, which read the clock earlier, holds it and
     /// sends.
     #[test]
-    fn entry_that_is_taken_while_an_earlier_one_is_made_counts() {
+    fn timer_can_be_armed_after_concurrently_taken_entries() {
         let mut armed = Armed::default();
         assert!(armed.needs(Time(30)) && armed.needs(Time(20)));
         assert!(armed.came_up(Time(30)) && armed.came_up(Time(20)));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_up_in_order_and_not_before() {
+    fn timer_entries_expire_in_order_and_not_early() {
         let timers = Timers::new();
         assert!(timers.arm(Time(30), Qpn::new(3)));
         assert!(timers.arm(Time(10), Qpn::new(1)));

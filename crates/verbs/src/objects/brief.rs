@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_waited_for_long_is_yield_to_waiters() {
+    fn yield_to_waiters_wakes_a_blocked_waiter() {
         let mutex = Mutex::new(0);
         thread::scope(|scope| {
             let held = mutex.lock();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_waiter_nothing_is_handed_over() {
+    fn yield_without_waiters_hands_nothing_over() {
         let mutex = Mutex::new(());
         drop(mutex.lock());
         mutex.yield_to_waiters();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_that_does_not_come_is_not_waited_for_long() {
+    fn yield_to_a_waiter_that_never_locks_returns() {
         let mutex = Mutex::new(());
         mutex.waiters.fetch_add(1, Ordering::Relaxed);
         mutex.yield_to_waiters();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_exclude_each_other() {
+    fn mutex_excludes_threads_that_yield() {
         const THREADS: usize = 4;
         const EACH: usize = 2000;
         let mutex = Mutex::new(0);

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cached_region_holds_what_lies_in_it() {
+    fn cached_region_matches_only_its_pd_lkey_and_bounds() {
         let (pd, lkey) = (PdId(7), Lkey(0x105));
         let cached = CachedRegion::new(pd, lkey, 1000, 24);
         let holds = |pd, lkey, addr, len| cached.holds(pd, &Sge { addr, length: len, lkey }, len);

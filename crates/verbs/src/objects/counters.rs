@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique() {
+    fn counter_names_are_unique() {
         let mut names: Vec<_> = Counter::ALL.iter().map(|c| c.name()).collect();
         names.sort_unstable();
         names.dedup();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_infiniband_drops_is_counted_in_the_words_of_its_names() {
+    fn infiniband_drop_counters_have_the_names_and_words_of_ib_drop() {
         for (at, why) in IbDrop::ALL.iter().enumerate() {
             let counter = Counter::ALL.iter().find(|counter| **counter as usize == IB_DROPS + at);
             let name = counter.map(|counter| counter.name().replace("_drop_ib_", "_"));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_tells_its_schema() {
+    fn counter_page_declares_its_schema() {
         let page = SharedMem::create("page", PAGE_COUNTERS).unwrap();
         assert_eq!(schema_of(&page), 0);
         declare_schema(&page);

@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_in_the_order_of_kinds_and_differ_in_their_names() {
+    fn device_kind_rows_are_in_enum_order_with_unique_names() {
         for (i, row) in rows().iter().enumerate() {
             assert_eq!((row.kind as usize, DeviceKind::ALL[i]), (i, row.kind));
             assert_eq!(row.kind.device_name(), row.device_name);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_in_a_route_is_that_of_one_kind() {
+    fn device_kind_numbers_map_to_one_kind_each() {
         let numbers = 0..u32::try_from(COUNT).unwrap();
         let found: Vec<_> = numbers.filter_map(numbered).collect();
         assert_eq!(found, all());
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_for_each_kind_is_kept_apart() {
+    fn per_kind_values_are_independent() {
         let mut words = PerKind::new(|kind| kind.row().word);
         assert_eq!((words[DeviceKind::Roce], words[DeviceKind::Iwarp]), ("roce", "iw"));
         words[DeviceKind::Iwarp] = "another";
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_kernel() {
+    fn node_type_link_layer_and_gid_type_names_are_those_of_the_kernel() {
         assert_eq!((NodeType::Ca.name(), NodeType::Rnic.name()), ("CA", "RNIC"));
         assert_eq!(
             (LinkLayer::InfiniBand.name(), LinkLayer::Ethernet.name()),
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_found_by_what_they_serve() {
+    fn device_kind_is_found_by_transport_and_lists_its_qp_types() {
         for row in rows() {
             assert_eq!(with_transport(row.transport).transport_type(), row.transport);
         }

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn only_on_demand_memory_may_be_missing() {
+    fn registering_unmapped_memory_needs_on_demand_access() {
         let whole = |access| MrInit::own(std::ptr::null(), usize::MAX, access);
         let error = whole(Access::LOCAL_WRITE).check().unwrap_err();
         assert_eq!(error.errno(), libc::EFAULT);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn readable_while_something_is_queued() {
+    fn notify_queue_fd_is_readable_while_an_event_is_queued() {
         let queue = NotifyQueue::new().unwrap();
         assert!(!readable(&queue));
         queue.push(1);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn no_count_stays_when_events_are_taken_as_they_come() {
+    fn notify_queue_fd_is_unreadable_after_concurrent_push_and_take() {
         const EVENTS: u32 = 100_000;
         let queue = NotifyQueue::new().unwrap();
         std::thread::scope(|s| {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_queued_already_moves_behind_the_others() {
+    fn push_last_moves_a_queued_event_to_the_end() {
         let queue = NotifyQueue::new().unwrap();
         for event in [1, 2, 1, 3, 2] {
             queue.push_last(event, |e| *e == event);

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn gids_are_addresses_or_one_made_from_the_node_guid() {
+    fn roce_gids_are_ip_addresses_and_the_iwarp_gid_is_from_the_node_guid() {
         let addresses = vec![address("10.0.0.1", Mtu::M1024), address("fd00::1", Mtu::M1024)];
         let gids = |kind| {
             let port = Port::over_ip(kind, Guid(0x0211_2233_4455_6676), addresses.clone());
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_that_of_all_lanes() {
+    fn port_rate_is_active_speed_times_active_width() {
         let attr = Port::over_ip(DeviceKind::default(), Guid(1), Vec::new()).attr;
         let rate = |active_width, active_speed| {
             PortAttr { active_width, active_speed, ..attr.clone() }.rate()
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn states_have_the_names_that_sysfs_has() {
+    fn port_states_have_the_names_of_sysfs() {
         let states = [PortState::Down, PortState::Init, PortState::Armed, PortState::Active];
         assert_eq!(states.map(PortState::name), ["DOWN", "INIT", "ARMED", "ACTIVE"]);
         assert_eq!([1, 2, 3, 4].map(PortState::of_code), states.map(Some));

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_number_is_given_again_only_after_all_others() {
+    fn freed_qpn_is_reused_only_after_all_others_of_its_slot() {
         let mut table = QpTable::new(3);
         let mut slot = SlotUse::new(grant(3));
         let first = slot.take(&table).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_another_slot_or_of_an_earlier_target_is_nobodys() {
+    fn qpn_of_another_slot_or_earlier_generation_is_not_found() {
         let mut table = QpTable::new(3);
         let qpn = SlotUse::new(grant(3)).take(&table).unwrap();
         table.set(qpn, Some(Arc::new("own")));

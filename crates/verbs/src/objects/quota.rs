@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permit_is_given_up_to_the_limit_and_again_when_one_is_dropped() {
+    fn quota_above_the_limit_is_enomem_until_a_permit_is_dropped() {
         let quota = Quota::new(Limits { max_pd: 2, ..Limits::default() });
         let take = || quota.take("try", Counted::Pd);
         let (first, _second) = (take().unwrap(), take().unwrap());

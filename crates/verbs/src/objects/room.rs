@@ -37,7 +37,7 @@ pub(crate) fn check(what: &'static str, bytes: usize) -> Result<(), VerbsError> 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_cannot_be_had_is_an_error() {
+    fn memory_size_that_cannot_be_allocated_is_enomem() {
         assert!(super::check("try", 1 << 20).is_ok());
         assert_eq!(super::check("try", 1 << 48).unwrap_err().errno(), libc::ENOMEM);
         assert!(super::check("try", usize::MAX).is_err());

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_logged_and_then_one_a_period_with_the_number_of_the_others() {
+    fn throttle_admits_a_burst_then_one_per_period_with_the_suppressed_count() {
         let mut bucket = Throttle::new().0.into_inner();
         let start = Instant::now();
         let logged = (0..1000).filter(|_| bucket.admit(start).is_some()).count();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_long_time_there_is_one_burst_and_no_more() {
+    fn throttle_admits_no_more_than_one_burst_after_a_long_pause() {
         let mut bucket = Throttle::new().0.into_inner();
         let start = Instant::now();
         while bucket.admit(start).is_some() {}

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn name_ends_at_the_first_zero_whatever_bytes_there_are() {
+    fn acm_name_ends_at_the_first_nul_byte() {
         for byte in [1, 0x7f, 0x80, 0x81, 0xff] {
             for len in 1..ADDRESS_LEN {
                 let mut field = [byte; ADDRESS_LEN];
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_have_the_bytes_of_the_protocol() {
+    fn acm_address_fields_have_the_bytes_of_the_protocol() {
         let gid = Gid([9; 16]);
         for (address, kind, bytes) in [
             (Address::name("node7").unwrap(), 1, &b"node7"[..]),
@@ -278,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn unknown_types_are_refused() {
+    fn unknown_acm_address_types_are_refused() {
         for kind in [0, 6, 15, 0x10, 0xffff] {
             assert!(Address::from_field(AddressType(kind), &[1; ADDRESS_LEN]).is_err(), "{kind}");
         }
     }
 
     #[test]
-    fn names_of_strangers_are_shown_on_one_line() {
+    fn control_characters_in_acm_names_are_escaped() {
         assert_eq!(Name::new("nöde\n1").unwrap().to_string(), "nöde\\n1");
         assert_eq!(Name::new([b'a', 0xff, 0x1b]).unwrap().to_string(), "a\\xff\\u{1b}");
         assert_eq!(Address::from(Lid(12)).to_string(), "12");

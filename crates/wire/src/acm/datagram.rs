@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn six_groups_fit_and_ten_that_are_announced_are_refused() {
+    fn acm_datagram_holds_six_mgids_and_refuses_a_larger_count() {
         let groups: Groups = (0..6).map(|i| Gid([i; 16])).collect();
         let six = Datagram::Request(Request { groups, ..request() });
         let mut bytes = six.to_bytes();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_and_addresses_that_are_wrong_are_refused() {
+    fn acm_datagrams_with_invalid_headers_or_addresses_are_refused() {
         let good = Datagram::Request(request()).to_bytes();
         // Base version, class, class version, method, control, types of addresses.
         for (at, value) in [
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn response_has_one_group_or_a_status() {
+    fn acm_response_without_mgid_needs_a_failure_status() {
         let groups = Groups::new();
         let none = Datagram::Response(Response { tid: 1, status: 0, groups: groups.clone() });
         assert!(Datagram::parse(&none.to_bytes()).is_err());

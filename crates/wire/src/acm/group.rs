@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn other_groups_are_none_of_these() {
+    fn mgids_of_another_layout_are_no_acm_groups() {
         for other in [
             "ff12:4001:ffff:0003:0400::",  // scope
             "ff15:401b:ffff:0003:0400::",  // signature of IP over InfiniBand

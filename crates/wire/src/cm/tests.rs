@@ -17,7 +17,7 @@ fn round_trip(attr_id: u16, body: &[u8]) {
 
 proptest! {
     #[test]
-    fn every_message_round_trips(attr_id in 0x10_u16..=0x1a, body in prop::collection::vec(any::<u8>(), 232)) {
+    fn every_cm_message_round_trips(attr_id in 0x10_u16..=0x1a, body in prop::collection::vec(any::<u8>(), 232)) {
         round_trip(attr_id, &body);
     }
 
@@ -42,7 +42,7 @@ proptest! {
 /// Checks that no two fields of a message overlap, and that none is lost: each bit of the body is
 /// either reserved and lost, or preserved alone.
 #[test]
-fn every_bit_has_one_field() {
+fn every_bit_of_a_cm_message_belongs_to_at_most_one_field() {
     for attr_id in 0x10..=0x1a_u16 {
         for bit in 0..BODY_LEN * 8 {
             let mut body = [0; BODY_LEN];
@@ -97,7 +97,7 @@ fn req_layout() {
 
 /// A REP for XRC has the queue pair in the field of the end-to-end context, and prints it as such.
 #[test]
-fn rep_of_xrc() {
+fn rep_for_xrc_carries_the_qpn_in_the_eecn_field() {
     let mut body = [0; BODY_LEN];
     body[16] = 0x80;
     body[18] = 0x12;
@@ -118,7 +118,7 @@ fn rep_of_xrc() {
 
 /// The fields of reliable datagrams, which no capture of the kernel contains.
 #[test]
-fn end_to_end_contexts_layout() {
+fn req_end_to_end_context_layout() {
     let mut body = [0; BODY_LEN];
     body[36..39].copy_from_slice(&[0x12, 0x34, 0x56]);
     body[40..43].copy_from_slice(&[0xfe, 0xdc, 0xba]);
@@ -144,7 +144,7 @@ fn lap_layout() {
 }
 
 #[test]
-fn wrong_class_version_method_or_attribute() {
+fn mad_of_wrong_class_version_method_or_attribute_is_refused() {
     let rtu = Rtu { local_comm_id: 1, remote_comm_id: 2, private_data: [3; 224] };
     let good = CmMad::new(9, rtu.into()).to_bytes();
     assert!(CmMad::parse(&good).is_ok());

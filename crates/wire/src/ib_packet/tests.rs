@@ -21,7 +21,7 @@ fn sample() -> Vec<u8> {
 }
 
 #[test]
-fn the_sample_has_the_right_icrc() {
+fn sample_infiniband_packet_has_the_right_icrc() {
     let bytes = sample();
     let parts = Parts::split(&bytes).unwrap();
     assert_eq!(parts.right_icrc(), SAMPLE_ICRC);
@@ -38,7 +38,7 @@ fn the_sample_has_the_right_icrc() {
 
 /// A local packet's ICRC covers everything but VL and the congestion byte.
 #[test]
-fn the_icrc_of_a_local_packet_lets_vl_and_congestion_change() {
+fn icrc_of_a_local_packet_covers_all_but_vl_and_congestion_byte() {
     for bit in 0..SAMPLE.len() * 8 {
         let mut bytes = [&SAMPLE[..], &SAMPLE_ICRC].concat();
         bytes[bit / 8] ^= 0x80 >> (bit % 8);
@@ -73,7 +73,7 @@ fn global() -> IbPacket<'static> {
 
 /// A router may change the whole LRH, and traffic class, flow label and hop limit.
 #[test]
-fn the_icrc_of_a_global_packet_lets_routers_change_what_they_must() {
+fn icrc_of_a_global_packet_excludes_lrh_tclass_flow_label_and_hop_limit() {
     let mut bytes = [0; 128];
     let len = global().emit(&mut bytes) - vcrc::LEN;
     let right = Parts::split(&bytes).unwrap().right_icrc();
@@ -96,7 +96,7 @@ fn the_icrc_of_a_global_packet_lets_routers_change_what_they_must() {
 }
 
 #[test]
-fn lengths_and_next_headers_are_filled_in() {
+fn emit_fills_in_packet_lengths_and_next_header() {
     let packet = global();
     let mut bytes = [0; 128];
     let len = packet.emit(&mut bytes);
@@ -112,7 +112,7 @@ fn lengths_and_next_headers_are_filled_in() {
 
 /// 72 words, like every management datagram without GRH.
 #[test]
-fn a_management_datagram_is_288_bytes_and_a_vcrc() {
+fn mad_packet_is_288_bytes_plus_vcrc() {
     let mad = Smp::lid_routed(Method::GET, 0x11, 0).to_bytes();
     let bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::QP0, Psn::new(0));
     let deth = Deth { qkey: Qkey(0), src_qpn: Qpn::QP0 };
@@ -126,7 +126,7 @@ fn a_management_datagram_is_288_bytes_and_a_vcrc() {
 }
 
 #[test]
-fn wrong_checksums_are_told() {
+fn wrong_vcrc_and_icrc_are_refused() {
     let mut bytes = sample();
     bytes[56] ^= 1;
     assert!(matches!(IbPacket::parse(&bytes), Err(WireError::Vcrc { .. })));
@@ -139,7 +139,7 @@ fn wrong_checksums_are_told() {
 }
 
 #[test]
-fn what_is_no_packet_is_refused() {
+fn truncated_raw_or_malformed_infiniband_packets_are_refused() {
     let good = sample();
     let refused = |change: fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arithmetic() {
+    fn crc32_polynomial_multiplication_and_division_by_x8() {
         assert_eq!(multiply(ONE, 0x1234_5678), 0x1234_5678);
         assert_eq!(multiply(0x8765_4321, ONE), 0x8765_4321);
         // x * x^31 is x^32, which is the remainder of the polynomial.

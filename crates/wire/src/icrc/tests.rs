@@ -19,7 +19,7 @@ const SAMPLE: &str = "4500004c000100004011f54cc0a80201c0a80202 01f412b70038ffa6
     000102030405060708090a0b0c0d0e0f ca47470e";
 
 #[test]
-fn sample_packet() {
+fn sample_roce_packet_has_the_right_icrc() {
     let packet = hex(SAMPLE);
     let (ip, rest) = packet.split_at(20);
     let (udp, rest) = rest.split_first_chunk::<8>().unwrap();
@@ -53,7 +53,7 @@ fn ipv4(id: u16, transport: &[u8]) -> ([u8; 4], u16) {
 
 /// The pseudo header gives the same ICRC as the real headers, with any values in the masked fields.
 #[test]
-fn pseudo_header_is_the_masked_header() {
+fn icrc_of_pseudo_header_equals_that_of_masked_ipv4_and_udp_headers() {
     let transport = [0x33; 32];
     let (expected, udp_len) = ipv4(0xbeef, &transport);
     let header = crate::ip::Ipv4 {
@@ -77,7 +77,7 @@ fn pseudo_header_is_the_masked_header() {
 }
 
 #[test]
-fn the_congestion_byte_is_masked_and_no_other() {
+fn icrc_masks_only_the_congestion_byte_of_the_bth() {
     let transport = [0_u8; 16];
     let (expected, _) = ipv4(1, &transport);
     for at in 0..transport.len() {
@@ -89,7 +89,7 @@ fn the_congestion_byte_is_masked_and_no_other() {
 
 /// Every Identification is recovered, for packets of an ACK's size and of full size.
 #[test]
-fn every_identification_is_solved() {
+fn every_ipv4_identification_is_recovered_from_the_icrc() {
     for len in [16, 1040, 4120] {
         let transport: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
         let (computed, udp_len) = ipv4(0, &transport);
@@ -102,7 +102,7 @@ fn every_identification_is_solved() {
 
 /// A packet with one flipped bit passes for no Identification, wherever the bit is.
 #[test]
-fn bit_errors_have_no_solution() {
+fn flipped_bit_matches_no_ipv4_identification() {
     let transport = [0x77_u8; 272];
     let (computed, udp_len) = ipv4(0, &transport);
     for bit in 0..transport.len() * 8 {
@@ -116,7 +116,7 @@ fn bit_errors_have_no_solution() {
 }
 
 #[test]
-fn impossible_lengths_have_no_solution() {
+fn invalid_lengths_have_no_ipv4_identification() {
     assert_eq!(solve_ipv4_id([0; 4], [1; 4], 3), None);
     assert_eq!(solve_id([0; 4], [1; 4], 65_534), None);
     assert_eq!(solve_id([0; 4], [1; 4], usize::MAX), None);
@@ -124,7 +124,7 @@ fn impossible_lengths_have_no_solution() {
 
 /// The two prefixes: without GRH only the virtual lane is masked, with one all of the LRH.
 #[test]
-fn infiniband_masks() {
+fn infiniband_icrc_masks_vl_without_grh_and_the_lrh_with_grh() {
     let lrh = Lrh {
         vl: 3,
         lver: 0,
@@ -160,7 +160,7 @@ fn infiniband_masks() {
 
 proptest! {
     #[test]
-    fn solves_at_every_length(len in 12_usize..4200, id: u16, seed: u8) {
+    fn ipv4_identification_is_recovered_at_every_packet_length(len in 12_usize..4200, id: u16, seed: u8) {
         let transport: Vec<u8> = (0..len).map(|i| i.to_le_bytes()[0].wrapping_mul(seed)).collect();
         let (computed, udp_len) = ipv4(0, &transport);
         prop_assert_eq!(solve_ipv4_id(computed, ipv4(id, &transport).0, udp_len), Some(id));

@@ -102,7 +102,7 @@ mod tests {
     use crate::{Gid, Qpn};
 
     #[test]
-    fn packets_of_other_networks_are_refused() {
+    fn arp_packets_of_other_hardware_or_protocol_types_are_refused() {
         let link = LinkAddress::datagrams(Qpn::new(1), Gid::ZERO);
         let arp = Arp {
             operation: Operation::Reply,

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_those_of_the_kernel() {
+    fn ipoib_multicast_mgids_are_those_of_the_kernel() {
         let full = Pkey(0xffff);
         assert_eq!(broadcast(full, LINK_LOCAL), gid("ff12:401b:ffff::ffff:ffff"));
         assert_eq!(broadcast(Pkey(1), 5), gid("ff15:401b:8001::ffff:ffff"));

@@ -134,7 +134,7 @@ mod tests {
     const B: LinkAddress = LinkAddress { flags: 0x80, qpn: Qpn::new(0x1234), gid: Gid([7; 16]) };
 
     #[test]
-    fn datagrams_are_read_as_they_were_written() {
+    fn arp_and_neighbour_discovery_datagrams_round_trip() {
         let arp = Arp {
             operation: arp::Operation::Request,
             sender: A,
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_packets_are_no_resolutions() {
+    fn ip_ethertype_is_no_address_resolution() {
         let mut bytes = [0; 100];
         put16(&mut bytes, 0, 0x0800);
         let error = Resolution::parse(&bytes).unwrap_err();

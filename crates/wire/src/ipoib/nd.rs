@@ -250,12 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn solicited_node_group_has_the_last_24_bits() {
+    fn solicited_node_multicast_address_has_the_last_24_bits_of_the_target() {
         assert_eq!(message().dst.to_string(), "ff02::1:ff34:5678");
     }
 
     #[test]
-    fn message_without_link_address_has_no_option() {
+    fn neighbour_message_without_link_address_has_no_option() {
         let bare = Neighbour { link: None, ..message() };
         let bytes = bare.to_bytes();
         assert_eq!(bare.wire_len(), Neighbour::LEN - 24);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn routed_and_damaged_messages_are_refused() {
+    fn routed_or_damaged_neighbour_messages_are_refused() {
         let right = message().to_bytes();
         assert_eq!(Neighbour::parse(&right), Ok(message()));
         // Next header, hop limit, type, checksum, target, length of the option.
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn neighbour_messages_against_rfc_4861_validity_rules_are_refused() {
         let is_right = |message: Neighbour| {
             Neighbour::parse(&message.to_bytes()[..message.wire_len()]).is_ok()
         };
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_have_no_end_are_refused() {
+    fn nd_options_of_length_zero_or_beyond_the_message_are_refused() {
         assert!(find_link(&[1, 0, 0, 0, 0, 0, 0, 0], SOURCE_LINK).is_err());
         assert!(find_link(&[9, 2, 0, 0, 0, 0, 0, 0], SOURCE_LINK).is_err());
         assert_eq!(find_link(&[9, 1, 0, 0, 0, 0, 0, 0], SOURCE_LINK), Ok(None));

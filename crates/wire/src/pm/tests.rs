@@ -97,7 +97,7 @@ fn port_counters_extended() {
 }
 
 #[test]
-fn optional_counters() {
+fn optional_port_counters_layout() {
     assert_numbers(
         0x15,
         &[
@@ -175,7 +175,7 @@ fn class_port_info() {
 }
 
 #[test]
-fn the_attribute_is_at_byte_64() {
+fn pm_attribute_is_at_byte_64_of_the_mad() {
     let mut mad = PmMad::new(Method::GET, PortCounters::ATTR_ID);
     mad.set_attribute(&PortCounters { port_select: 3, ..PortCounters::default() }.into());
     let bytes = mad.to_bytes();

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn only_components_of_the_mask_count() {
+    fn only_components_in_the_component_mask_are_compared() {
         let wanted = port(4, 2, CapabilityMask::SM);
         let pattern = |mask: PortInfoRecordMask| Pattern::new(mask.bits(), &wanted);
         let other = port(4, 3, CapabilityMask::TRAP);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_of_a_component_are_contained_where_that_is_asked() {
+    fn capability_mask_is_matched_as_subset_if_requested() {
         let mask = (PortInfoRecordMask::LID | PortInfoRecordMask::CAPABILITY_MASK).bits();
         let wanted = port(4, 0, CapabilityMask::SM);
         let exact = Pattern::new(mask, &wanted);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_of_arrays_are_components() {
+    fn array_elements_have_their_own_component_mask_bits() {
         let mut wanted = ServiceRecord::default();
         wanted.service_data16[2] = 7;
         let pattern = Pattern::new(ServiceRecordMask::SERVICE_DATA16_2.bits(), &wanted);

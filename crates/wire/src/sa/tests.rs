@@ -19,7 +19,7 @@ fn gid(at: usize) -> Gid {
 }
 
 #[test]
-fn records_are_multiples_of_8_bytes() {
+fn sa_record_lengths_are_multiples_of_8_bytes() {
     for (id, offset) in [
         (0x11, 14),
         (0x12, 9),
@@ -50,7 +50,7 @@ fn records_are_multiples_of_8_bytes() {
 }
 
 #[test]
-fn records_of_nodes_and_ports() {
+fn node_and_port_records_layout() {
     let node: NodeRecord = read();
     assert_eq!((node.lid, node.node_info.num_ports), (Lid(1), 7));
     assert_eq!((node.node_info.local_port_num, node.node_description.0[0]), (40, 44));
@@ -69,7 +69,7 @@ fn records_of_nodes_and_ports() {
 }
 
 #[test]
-fn records_of_switches_links_and_managers() {
+fn switch_link_and_sm_records_layout() {
     let switch: SwitchInfoRecord = read();
     assert_eq!((switch.lid, switch.switch_info.linear_fdb_cap), (Lid(1), 0x0405));
     let lft: LinearForwardingTableRecord = read();
@@ -129,7 +129,7 @@ fn mcmember_record() {
 }
 
 #[test]
-fn other_records() {
+fn service_multipath_inform_and_notice_records_layout() {
     let service: ServiceRecord = read();
     assert_eq!((service.service_gid, service.service_pkey), (gid(8), Pkey(0x1819)));
     assert_eq!((service.service_lease, service.service_key[0]), (0x1c1d_1e1f, 32));
@@ -171,7 +171,7 @@ fn other_records() {
 
 /// Masks that the diagnostics and the kernel are known to send.
 #[test]
-fn component_masks() {
+fn component_mask_bits_are_those_of_the_specification() {
     let numb = PathRecordMask::DGID | PathRecordMask::SGID | PathRecordMask::NUMB_PATH;
     assert_eq!(numb.bits(), 0x100c);
     let lids = PathRecordMask::DLID | PathRecordMask::SLID | PathRecordMask::NUMB_PATH;
@@ -201,7 +201,7 @@ fn rates() {
 }
 
 #[test]
-fn headers_are_in_their_places() {
+fn sa_mad_headers_are_at_the_offsets_of_the_specification() {
     let mut mad = SaMad::new(Method::GET_TABLE, NodeRecord::ATTR_ID, &[0xdd]);
     mad.rmpp.segment = 0x0102_0304;
     mad.sa.sm_key = SmKey(0x1122_3344_5566_7788);
@@ -233,7 +233,7 @@ fn links() -> [u8; 24] {
 }
 
 #[test]
-fn records_of_a_message() {
+fn sa_records_are_iterated_at_the_attribute_offset() {
     let data = links();
     let mut mad = SaMad::new(Method::GET_TABLE_RESP, LinkRecord::ATTR_ID, &data);
     let lids =
@@ -254,7 +254,7 @@ fn records_of_a_message() {
 }
 
 #[test]
-fn is_shown_with_mask_and_records() {
+fn sa_mad_is_displayed_with_component_mask_and_records() {
     let question = NodeRecord { lid: Lid(7), ..NodeRecord::default() }.to_bytes();
     let mut mad = SaMad::new(Method::GET, NodeRecord::ATTR_ID, &question);
     mad.sa.component_mask = NodeRecordMask::LID.bits() | 1 << 60;
@@ -296,7 +296,7 @@ fn is_shown_with_mask_and_records() {
 }
 
 #[test]
-fn attributes_in_records_are_the_same_ones() {
+fn sa_records_embed_the_sm_attributes_unchanged() {
     let sm_info = SmInfo { priority: 3, state: SmState::STANDBY, ..SmInfo::default() };
     let record = SmInfoRecord { sm_info, ..SmInfoRecord::default() };
     assert_eq!(record.to_bytes()[4..25], sm_info.to_bytes());

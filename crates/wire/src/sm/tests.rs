@@ -173,7 +173,7 @@ fn tables() {
 }
 
 #[test]
-fn trap_details_are_where_the_specification_has_them() {
+fn trap_details_are_at_the_offsets_of_the_specification() {
     let mut details = [0; 54];
     for (byte, value) in details.iter_mut().zip(0x10..) {
         *byte = value;
@@ -226,7 +226,7 @@ fn trap_details_are_where_the_specification_has_them() {
 }
 
 #[test]
-fn names_are_cut_between_characters() {
+fn long_node_description_is_cut_at_a_utf8_boundary() {
     let name = NodeDescription::from("spine one");
     assert_eq!(name.to_string(), "NodeDescription node_description \"spine one\"");
     let long = NodeDescription::from(format!("{}é", "x".repeat(63)).as_str());
@@ -236,7 +236,7 @@ fn names_are_cut_between_characters() {
 }
 
 #[test]
-fn fields_are_named_and_reserved_ones_only_when_set() {
+fn reserved_attribute_fields_are_displayed_only_if_set() {
     let mut names = Vec::new();
     let info = PortInfo { reserved56: 1, ..PortInfo::default() };
     info.fields(&mut |name, value| names.push(format!("{name}={value}")));
@@ -254,14 +254,14 @@ fn fields_are_named_and_reserved_ones_only_when_set() {
 }
 
 #[test]
-fn the_lids_of_a_port() {
+fn port_lid_range_follows_from_lid_and_lmc() {
     let info = PortInfo { lid: Lid(8), lmc: 2, ..PortInfo::default() };
     assert_eq!(info.lids(), (Lid(8), Lid(11)));
     assert_eq!(PortInfo { lmc: 0, ..info }.lids(), (Lid(8), Lid(8)));
 }
 
 #[test]
-fn attributes_by_their_ids() {
+fn sm_attributes_are_parsed_by_attribute_id() {
     let mut smp = Smp::lid_routed(Method::GET, 0, 0);
     let led = LedInfo { led_mask: true, ..LedInfo::default() };
     smp.data = [0xee; 64];

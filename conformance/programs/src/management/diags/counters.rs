@@ -248,7 +248,7 @@ fn errors(output: &str) -> Vec<(u64, u8, String)> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn errors_of_ports_and_not_of_all() {
+    fn ibqueryerrors_counts_are_read_per_port_not_port_all() {
         let text = "Errors for 0x100 \"switch\"\n   GUID 0x100 port ALL: [LinkDownedCounter == 2 (2.000)]\n\
                     \x20  GUID 0x100 port 7: [LinkDownedCounter == 1 (1.000)]\n\n## Summary: 3 nodes checked\n";
         assert_eq!(super::errors(text), [(0x100, 7, "[LinkDownedCounter == 1".to_owned())]);

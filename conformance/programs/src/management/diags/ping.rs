@@ -47,7 +47,7 @@ fn statistics(output: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn statistics_are_two_numbers() {
+    fn ibping_statistics_are_parsed() {
         let line = "3 packets transmitted, 2 received, 33% packet loss, time 2 ms\n";
         assert_eq!(super::statistics(line), Some((3, 2)));
         assert_eq!(super::statistics(""), None);

@@ -194,7 +194,7 @@ fn bytes(output: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn dumps_are_bytes() {
+    fn smpdump_hex_words_are_parsed_to_bytes() {
         assert_eq!(
             super::bytes("0101 0102\n0000 00a1\nSMP status: 0x0\n"),
             [1, 1, 1, 2, 0, 0, 0, 0xa1]

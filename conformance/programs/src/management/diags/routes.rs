@@ -205,7 +205,7 @@ mod tests {
     use super::{by_switch, multicast, traced, unicast, usage};
 
     #[test]
-    fn tables_are_read() {
+    fn dump_fts_and_lft_balance_output_is_parsed() {
         let text = "Unicast lids [0x0-0x3] of switch Lid 1 guid 0x0000000000100000 (s w):\n  Lid  Out   Destination\n\
                     \x20      Port     Info\n0x0001 000 : (Switch portguid 0x0000000000100000: 's')\n\
                     0x0003 012 : (Channel Adapter portguid 0x0000000000100201: 'b')\n2 valid lids dumped\n";
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_ibtracert() {
+    fn ibtracert_hops_are_parsed() {
         let text = "From ca {0x0000000000100101} portnum 1 lid 2-2 \"a\"\n\
                     [1] -> switch port {0x0000000000100000}[7] lid 1-1 \"s\"\n\
                     [2] -> ca port {0x0000000000100201}[1] lid 3-3 \"b\"\nTo ca {0x1} portnum 1 lid 3-3 \"b\"\n";

@@ -81,7 +81,7 @@ fn verified_claim_is_refused_while_the_holder_answers() {
 }
 
 #[test]
-fn verified_claim_is_believed_when_the_holder_is_silent_and_the_port_is_there() {
+fn verified_claim_is_accepted_if_holder_is_silent_and_sa_knows_the_claimant() {
     let mut net = Net::new(3, &Options { claims: ClaimPolicy::Verified, ..acm() });
     net.resolve(1, name(0)).unwrap().unwrap();
     net.hosts[0].is_cut_off = true;
@@ -134,7 +134,7 @@ fn verified_claim_is_refused_also_where_administration_gives_the_path() {
 }
 
 #[test]
-fn verified_claim_is_refused_when_the_holder_is_heard() {
+fn verified_claim_is_refused_when_the_holder_sends_a_request() {
     let (mut net, id) = with_a_liar_and_a_client();
     claim(&mut net, &peer(0));
     assert_eq!(net.hosts[1].io.questions[0].1.dgid, gid(0));
@@ -171,7 +171,7 @@ fn verified_claim_is_refused_when_the_holder_answers_after_it_was_forgotten() {
 }
 
 #[test]
-fn who_waits_gets_a_path_though_the_address_is_forgotten_while_a_claim_is_found_out_about() {
+fn waiting_client_gets_path_when_address_is_forgotten_during_claim_verification() {
     for is_there in [true, false] {
         let (mut net, id) = with_a_liar_and_a_client();
         ask_for_the_liar(&mut net);
@@ -184,7 +184,7 @@ fn who_waits_gets_a_path_though_the_address_is_forgotten_while_a_claim_is_found_
 }
 
 #[test]
-fn address_that_is_forgotten_with_a_claim_open_is_asked_for_no_more_if_nobody_waits() {
+fn forgotten_address_with_open_claim_and_no_client_sends_no_more_requests() {
     let (mut net, _) = with_a_liar_and_a_client();
     ask_for_the_liar(&mut net);
     forget(&mut net);
@@ -196,7 +196,7 @@ fn address_that_is_forgotten_with_a_claim_open_is_asked_for_no_more_if_nobody_wa
 }
 
 #[test]
-fn who_waits_while_a_claim_is_found_out_about_gets_the_path_to_who_has_the_address_then() {
+fn waiting_client_gets_path_to_the_holder_that_claim_verification_finds() {
     for is_there in [true, false] {
         let (mut net, id) = with_a_liar_and_a_client();
         // The holder's service is gone, not its port.
@@ -227,7 +227,7 @@ fn verified_claim_may_come_from_any_lid_of_its_port() {
 }
 
 #[test]
-fn nobody_else_has_our_addresses() {
+fn claim_of_a_local_address_is_refused_and_reported() {
     for claims in [ClaimPolicy::First, ClaimPolicy::Newest, ClaimPolicy::Verified] {
         let mut net = Net::new(2, &Options { claims, ..acm() });
         let groups = net.hosts[0].machine.groups(EP).iter().map(|group| group.mgid).collect();
@@ -241,7 +241,7 @@ fn nobody_else_has_our_addresses() {
 }
 
 #[test]
-fn queue_pair_after_a_restart_is_no_contradiction() {
+fn changed_qpn_of_a_restarted_service_is_not_counted_as_contradiction() {
     let mut net = Net::new(2, &Options { claims: ClaimPolicy::First, ..acm() });
     net.resolve(0, name(1)).unwrap().unwrap();
     net.with(1, |machine, now, io| {

@@ -34,7 +34,7 @@ fn ten_groups_announced_in_240_bytes_are_refused() {
 }
 
 #[test]
-fn senders_that_cannot_be_are_refused() {
+fn acm_messages_with_invalid_or_mismatched_sender_are_refused() {
     let mut net = Net::new(1, &acm());
     let bytes = request(&net, name(1), name(0));
     let good = peer(1);
@@ -60,7 +60,7 @@ fn senders_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn groups_that_are_none_of_ours_make_nothing_known() {
+fn request_without_a_common_group_creates_no_cache_entry() {
     let mut net = Net::new(1, &acm());
     for theirs in [Groups::new(), [Gid([0xff; 16])].into_iter().collect()] {
         let [source, dest] = [name(1), name(0)];
@@ -116,7 +116,7 @@ fn flood_of_claims_is_bounded_and_keeps_what_programs_use() {
 }
 
 #[test]
-fn flood_of_contradictions_starts_few_searches() {
+fn flood_of_contradicting_claims_starts_at_most_16_searches() {
     let claims = crate::ClaimPolicy::Verified;
     let mut net = Net::new(1, &Options { claims, ..acm() });
     for n in 1..200 {
@@ -147,7 +147,7 @@ fn flood_of_requests_for_us_keeps_few_answers() {
 }
 
 #[test]
-fn own_request_that_comes_back_is_nothing() {
+fn looped_back_own_request_is_ignored() {
     let mut net = Net::new(1, &acm());
     let bytes = request(&net, name(0), name(0));
     receive(&mut net, &peer(0), &bytes);

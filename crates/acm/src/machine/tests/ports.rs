@@ -19,7 +19,7 @@ fn change(net: &mut Net, n: usize, port: Port) {
 }
 
 #[test]
-fn renumbered_port_tells_the_others() {
+fn lid_change_is_announced_to_other_ports() {
     let mut net = Net::new(3, &acm());
     net.resolve(0, name(1)).unwrap().unwrap();
     change(&mut net, 1, Port { lid: Lid(77), ..port(1) });
@@ -32,7 +32,7 @@ fn renumbered_port_tells_the_others() {
 }
 
 #[test]
-fn new_address_is_told_and_an_old_one_is_not_answered_for() {
+fn new_address_is_announced_and_removed_address_is_not_answered() {
     let mut net = Net::new(2, &acm());
     let addresses = [name(1), Address::Ip6([9; 16].into())].into();
     net.with(1, |m, now, io| m.set_endpoint(now, EP, Endpoint { addresses, ..endpoint(1) }, io));
@@ -45,7 +45,7 @@ fn new_address_is_told_and_an_old_one_is_not_answered_for() {
 }
 
 #[test]
-fn answer_about_one_port_leaves_equal_lids_behind_another() {
+fn sa_answer_for_one_port_keeps_entries_with_equal_lids_on_another_port() {
     const OTHER: EndpointId = EndpointId(2);
     const OTHER_PORT: PortId = PortId(2);
     let mut net = Net::new(2, &acm());
@@ -78,7 +78,7 @@ fn answer_about_one_port_leaves_equal_lids_behind_another() {
 }
 
 #[test]
-fn question_that_waits_for_another_endpoint_is_asked_when_that_one_goes() {
+fn sa_query_queued_behind_a_removed_endpoint_is_sent() {
     const OTHER: EndpointId = EndpointId(2);
     let mut net = Net::new(1, &Options::default());
     let partition = Pkey(0x8010);
@@ -118,7 +118,7 @@ fn own_lid_change_asks_for_routes_again() {
 }
 
 #[test]
-fn path_stays_when_its_port_is_heard_by_another_of_its_lids() {
+fn path_is_kept_when_peer_sends_from_another_lid_of_its_lmc_range() {
     let mut net = Net::new(4, &Options::default());
     change(&mut net, 0, Port { lmc: 1, ..port(0) });
     // LIDs 4 and 5.
@@ -160,7 +160,7 @@ fn another_subnet_manager_and_reregistration_join_again_and_ask_again() {
 }
 
 #[test]
-fn what_is_being_joined_when_administration_forgets_is_asked_for_again() {
+fn reregistration_during_a_join_joins_again() {
     let mut net = Net::new(1, &Options::default());
     let join = |net: &mut Net| {
         net.with(0, |machine, now, io| machine.reregister(now, PORT, io));
@@ -181,7 +181,7 @@ fn what_is_being_joined_when_administration_forgets_is_asked_for_again() {
 }
 
 #[test]
-fn another_subnet_forgets_everything() {
+fn subnet_prefix_change_empties_the_cache() {
     let mut net = Net::new(2, &acm());
     net.resolve(0, name(1)).unwrap().unwrap();
     change(&mut net, 0, Port { gids: [Gid::new(0xfec0 << 48, Guid(1))].into(), ..port(0) });
@@ -217,7 +217,7 @@ fn addresses_of_an_ip_port_come_and_go_and_paths_from_the_others_stay() {
 }
 
 #[test]
-fn port_that_goes_down_fails_its_requests_and_comes_back() {
+fn port_down_fails_requests_and_cache_survives_until_port_up() {
     let mut net = Net::new(2, &acm());
     net.resolve(0, name(1)).unwrap().unwrap();
     let id = net.ask(0, Dest::Address(name(9)));
@@ -233,7 +233,7 @@ fn port_that_goes_down_fails_its_requests_and_comes_back() {
 }
 
 #[test]
-fn another_queue_pair_joins_again_and_is_not_thought_to_be_full() {
+fn changed_qpn_rejoins_groups_and_resets_the_full_send_queue() {
     let mut net = Net::new(3, &acm());
     net.hosts[0].io.is_full = true;
     net.ask(1, Dest::Address(name(0)));
@@ -300,7 +300,7 @@ fn path_by_a_group_is_not_shared_when_the_group_is_left_or_gives_no_paths() {
 }
 
 #[test]
-fn partition_that_goes_takes_its_endpoint_along() {
+fn endpoint_is_not_connected_without_its_pkey() {
     let mut net = Net::new(2, &acm());
     change(&mut net, 0, Port { pkeys: [Pkey(0x8001)].into(), ..port(0) });
     assert_eq!(net.resolve(0, name(1)), Some(Err(Failure::NotConnected)));
@@ -310,7 +310,7 @@ fn partition_that_goes_takes_its_endpoint_along() {
 }
 
 #[test]
-fn groups_are_asked_for_until_administration_is_there() {
+fn group_join_is_retried_until_sa_is_reachable() {
     let mut net = Net::new(0, &acm());
     net.has_sa = false;
     net.add(0, acm());
@@ -325,7 +325,7 @@ fn groups_are_asked_for_until_administration_is_there() {
 }
 
 #[test]
-fn forgetting_is_by_hand_too() {
+fn forget_removes_entries_by_address_gid_lid_routes_or_endpoint() {
     let mut net = Net::new(4, &acm());
     let fill = |net: &mut Net| {
         for n in 1..4 {

@@ -18,7 +18,7 @@ fn with_source(dest: Dest, source: Address) -> Request {
 }
 
 #[test]
-fn first_request_asks_the_group_and_the_second_asks_nobody() {
+fn first_resolve_multicasts_a_request_and_second_is_served_from_cache() {
     let mut net = Net::new(3, &acm());
     let resolved = net.resolve(0, name(1)).unwrap().unwrap();
     assert_eq!((resolved.path.dgid, resolved.path.dlid), (gid(1), lid(1)));
@@ -38,7 +38,7 @@ fn first_request_asks_the_group_and_the_second_asks_nobody() {
 }
 
 #[test]
-fn every_listener_learns_who_asks() {
+fn every_group_member_caches_the_requester() {
     let mut net = Net::new(5, &acm());
     net.resolve(0, name(1)).unwrap().unwrap();
     let sent = net.sent();
@@ -49,7 +49,7 @@ fn every_listener_learns_who_asks() {
 }
 
 #[test]
-fn all_to_all_sends_one_request_of_each() {
+fn all_to_all_resolution_sends_few_requests_per_endpoint() {
     let mut net = Net::new(40, &acm());
     for n in 0..40 {
         for other in 0..40 {
@@ -102,7 +102,7 @@ fn gids_lids_and_paths_are_resolved_by_administration_at_once() {
 }
 
 #[test]
-fn port_without_a_service_is_found_without_waiting() {
+fn gid_or_lid_of_port_without_acm_service_resolves_by_sa() {
     for options in [Options::default(), acm()] {
         let mut net = Net::new(2, &options);
         net.with(1, |machine, now, io| machine.remove_endpoint(now, EP, io));
@@ -129,7 +129,7 @@ fn gid_is_confirmed_by_administration_before_it_expires() {
 }
 
 #[test]
-fn sources_are_found_by_every_address_and_strangers_are_none() {
+fn source_is_accepted_by_any_local_address_and_unknown_source_fails() {
     let mut net = Net::new(2, &acm());
     for source in [name(0), ip(0), gid(0).into(), lid(0).into()] {
         let id = net.request(0, &with_source(Dest::Address(name(1)), source));
@@ -161,7 +161,7 @@ fn source_is_chosen_by_the_leading_bits_of_own_addresses() {
 }
 
 #[test]
-fn own_addresses_need_no_question() {
+fn local_addresses_resolve_without_requests() {
     let mut net = Net::new(1, &acm());
     for dest in [name(0), ip(0), gid(0).into(), lid(0).into()] {
         let path = net.resolve(0, dest).unwrap().unwrap().path;
@@ -247,7 +247,7 @@ fn refused_query_forgets_only_paths_that_it_asks_for() {
 }
 
 #[test]
-fn slower_port_is_talked_to_by_a_group_that_both_have() {
+fn path_to_a_slower_port_has_rate_and_mtu_of_a_common_group() {
     let mut net = Net::new(2, &acm());
     let slow = |n| Port { rate: Rate::GBPS_56, mtu: Mtu::M2048, ..port(n) };
     net.with(1, |machine, now, io| machine.set_port(now, PORT, slow(1), io));
@@ -320,7 +320,7 @@ fn files_make_paths_that_do_not_expire() {
 }
 
 #[test]
-fn host_from_a_file_that_was_away_is_found_when_it_is_back() {
+fn preloaded_host_resolves_after_its_port_is_back() {
     let mut net = Net::new(2, &Options::default());
     net.with(0, |machine, now, io| {
         let known = Known { gid: gid(1), lid: Lid::NONE, path: None };
@@ -337,7 +337,7 @@ fn host_from_a_file_that_was_away_is_found_when_it_is_back() {
 }
 
 #[test]
-fn host_that_a_file_names_while_it_is_asked_for_is_the_one_of_the_file() {
+fn host_loaded_from_file_during_its_search_replaces_the_answer() {
     for is_answered in [true, false] {
         let mut net = Net::new(3, &Options::default());
         net.hosts[1].is_cut_off = !is_answered;
@@ -411,7 +411,7 @@ fn question_to_the_operating_system_is_wanted_while_a_client_waits_for_the_answe
 }
 
 #[test]
-fn question_that_the_driver_has_no_room_for_is_refused_and_asked_again() {
+fn system_query_refused_by_driver_is_too_many_and_may_be_repeated() {
     let mut net = ip_port(PortKind::Roce, Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 1)));
     for _ in 0..2 {
         let waiting = [(); 2].map(|()| net.ask(0, Dest::Address(name(1))));

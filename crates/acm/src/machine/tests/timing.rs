@@ -8,7 +8,7 @@ use crate::{ClientId, Dest, Endpoint, Failure, Forget, Options, Request, Request
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn lost_request_is_sent_again_and_nobody_is_not_asked_for_again_at_once() {
+fn lost_request_is_retransmitted_and_unknown_name_is_cached_as_negative() {
     let mut net = Net::new(2, &acm());
     net.hosts[1].is_cut_off = true;
     let id = net.ask(0, Dest::Address(name(1)));
@@ -72,7 +72,7 @@ fn routes_expire_and_addresses_stay() {
 }
 
 #[test]
-fn what_programs_use_is_confirmed_before_it_expires() {
+fn used_entries_are_refreshed_before_they_expire() {
     let options = Options { address_timeout: 40 * SECOND, ..acm() };
     let mut net = Net::new(2, &options);
     net.resolve(0, name(1)).unwrap().unwrap();
@@ -103,7 +103,7 @@ fn what_programs_use_is_confirmed_before_it_expires() {
 /// The address moved to another host, and the former holder does not answer. A request that arrives after the entry was
 /// invalidated gets the group's answer.
 #[test]
-fn request_that_comes_while_a_silent_holder_is_asked_goes_on_by_the_group() {
+fn request_after_forget_during_holder_check_is_multicast() {
     let mut net = Net::new(3, &Options { address_timeout: 40 * SECOND, ..acm() });
     net.resolve(0, name(1)).unwrap().unwrap();
     (net.hosts[1].is_cut_off, net.hosts[2].is_cut_off) = (true, true);
@@ -125,7 +125,7 @@ fn request_that_comes_while_a_silent_holder_is_asked_goes_on_by_the_group() {
 }
 
 #[test]
-fn what_is_not_used_is_not_confirmed() {
+fn unused_entries_expire_without_refresh() {
     let mut net = Net::new(2, &Options { address_timeout: 10 * SECOND, ..acm() });
     net.resolve(0, name(1)).unwrap().unwrap();
     let sent = net.sent();
@@ -244,7 +244,7 @@ fn cancelled_requests_send_nothing() {
 }
 
 #[test]
-fn questions_to_administration_that_nobody_waits_for_are_not_asked() {
+fn sa_queries_of_cancelled_requests_are_not_sent() {
     let mut net = Net::new(1, &Options::default());
     for n in 1..100 {
         net.ask(0, Dest::Address(gid(n).into()));
@@ -266,7 +266,7 @@ fn questions_to_administration_that_nobody_waits_for_are_not_asked() {
 }
 
 #[test]
-fn questions_of_one_who_does_not_wait_leave_room_for_those_who_do() {
+fn no_delay_requests_of_one_client_leave_room_for_waiting_clients() {
     let options = Options { max_requests: 9, ..acm() };
     let mut net = Net::new(2, &options);
     net.hosts[0].io.is_full = true;
@@ -288,7 +288,7 @@ fn questions_of_one_who_does_not_wait_leave_room_for_those_who_do() {
 }
 
 #[test]
-fn search_that_cannot_be_sent_ends_when_nobody_waits_and_it_was_kept_long_enough() {
+fn unsent_search_ends_after_cancellation_and_no_delay_timeout() {
     let mut net = Net::new(1, &acm());
     net.hosts[0].io.is_full = true;
     let request = |no_delay, seconds| {

@@ -92,7 +92,7 @@ fn endpoints_are_the_partitions_that_lines_name_and_that_of_the_addresses() {
 }
 
 #[test]
-fn an_address_is_at_one_port_of_each_kind() {
+fn same_ip_address_may_be_at_infiniband_and_roce_ports() {
     let found = BTreeMap::from([
         seen(DeviceKind::Ib, 1, true, &["10.0.0.1"]),
         seen(DeviceKind::Roce, 1, true, &["10.0.0.1"]),
@@ -101,7 +101,7 @@ fn an_address_is_at_one_port_of_each_kind() {
 }
 
 #[test]
-fn programs_name_endpoints_off_fabrics_by_gids_too() {
+fn roce_and_iwarp_endpoints_are_also_sources_by_gid() {
     let ip = Address::from(std::net::IpAddr::from([10, 0, 0, 1]));
     let gid = Address::Gid(std::net::Ipv4Addr::new(10, 0, 0, 1).into());
     let addresses = [Address::name("a").unwrap(), ip];
@@ -112,7 +112,7 @@ fn programs_name_endpoints_off_fabrics_by_gids_too() {
 }
 
 #[test]
-fn lines_without_an_endpoint_are_told_with_the_reason_and_devices_have_any_case() {
+fn unused_address_lines_are_warnings_and_device_names_ignore_case() {
     let found = BTreeMap::from([
         seen(DeviceKind::Ib, 1, true, &[]),
         seen(DeviceKind::Ib, 2, true, &[]),

@@ -159,7 +159,7 @@ mod tests {
     use super::next_key;
 
     #[test]
-    fn only_the_low_bits_of_a_key_are_counted_up() {
+    fn memory_window_rekey_increments_only_the_low_8_bits() {
         assert_eq!(next_key(0x1234_5601), 0x1234_5602);
         assert_eq!(next_key(0x1234_56ff), 0x1234_5600);
     }

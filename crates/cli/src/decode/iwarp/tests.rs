@@ -86,7 +86,7 @@ fn lines() {
 
 /// siw's Terminates can be parsed as MPA's, which only the initiator's first FPDU may carry.
 #[test]
-fn a_terminate_of_siw_is_read_by_when_it_comes() {
+fn siw_terminate_is_an_mpa_error_only_as_first_fpdu_of_the_initiator() {
     let untagged = Untagged { last: true, invalidate: Stag(0), qn: 2, msn: 1, mo: 0 };
     let header = Header::new(Opcode::Terminate, Model::Untagged(untagged)).to_buf();
     let framing = Framing { crc: false, markers: false };
@@ -280,7 +280,7 @@ proptest! {
 
     /// However segments are cut, joined, repeated and reordered, everything is decoded correctly.
     #[test]
-    fn segments_do_not_matter(
+    fn fpdus_are_decoded_across_any_segmentation_and_reordering(
         flags in prop::sample::select(vec![[0, 0], [0x40, 0], [0, 0x40], [0, 0xc0], [0x80, 0x80]]),
         ipv6: bool,
         lens in prop::collection::vec(0_usize..3000, 0..6),
@@ -309,7 +309,7 @@ proptest! {
 
     /// A flipped bit after the first length is detected.
     #[test]
-    fn a_wrong_crc(bit in 2_usize * 8..40 * 8) {
+    fn flipped_bit_in_an_fpdu_is_a_wrong_crc(bit in 2_usize * 8..40 * 8) {
         let (mut conversation, _) = conversation([0x40, 0], false, &[100], 60_000);
         let payload = &mut conversation.packets[5].payload;
         payload[bit / 8] ^= 1 << (bit % 8);
@@ -319,7 +319,7 @@ proptest! {
     }
 
     #[test]
-    fn any_segments_are_survived(
+    fn decoder_does_not_panic_on_any_tcp_segments(
         segments in prop::collection::vec(
             (0_usize..2, 0_u32..3000, 0_u32..3000, 0_u8..32, prop::collection::vec(any::<u8>(), 0..80)),
             0..30,
@@ -341,7 +341,7 @@ proptest! {
 
 /// A segment was not captured: what follows it is not decoded, and that is no failure.
 #[test]
-fn packets_that_were_not_captured() {
+fn uncaptured_segment_stops_decoding_without_failure() {
     let (mut conversation, fpdus) = conversation([0, 0], false, &[1000; 20], 1020);
     let lost = conversation.packets.remove(8);
     assert!(lost.payload.len() > 1000);
@@ -360,7 +360,7 @@ fn packets_that_were_not_captured() {
 
 /// Bytes that are missing within a frame leave that frame unchecked, and the next ones correct.
 #[test]
-fn frames_that_were_cut() {
+fn fpdus_truncated_by_snap_length_are_unchecked() {
     let (conversation, fpdus) = conversation([0x40, 0], false, &[1000; 5], 60_000);
     let bytes = &conversation.packets[5].payload;
     let framing = Framing { crc: true, markers: false };
@@ -385,7 +385,7 @@ fn frames_that_were_cut() {
 
 /// A frame uses memory only for its captured bytes, whatever the length in its header is.
 #[test]
-fn what_was_not_captured_takes_no_memory() {
+fn uncaptured_fpdu_bytes_take_no_memory() {
     let framing = Framing { crc: false, markers: false };
     let tagged = Model::Tagged(Tagged { last: true, stag: Stag(9), to: 0 });
     let header = Header::new(Opcode::Write, tagged).to_buf();
@@ -406,7 +406,7 @@ fn what_was_not_captured_takes_no_memory() {
 
 /// The reply that requests markers may be captured after the frames that have them.
 #[test]
-fn what_was_agreed_on_too_late_is_survived() {
+fn late_mpa_marker_agreement_does_not_panic() {
     for markers in [false, true] {
         let (mut frames, mut units) = (Frames::default(), Vec::new());
         frames.agreed(Framing { crc: false, markers: !markers }, true, true, false);
@@ -456,7 +456,7 @@ fn decode_cut(conversation: &Conversation, snap: usize) -> Summary {
 }
 
 #[test]
-fn streams_without_their_start() {
+fn iwarp_stream_without_mpa_startup_is_counted_midstream() {
     let (mut conversation, _) = conversation([0, 0], false, &[100; 4], 60_000);
     conversation.packets.drain(..5);
     let summary = conversation.decode();
@@ -467,7 +467,7 @@ fn streams_without_their_start() {
 
 /// Without the reply the use of CRCs is unknown.
 #[test]
-fn one_direction_alone() {
+fn iwarp_capture_of_one_direction_leaves_crcs_unchecked() {
     let (mut conversation, fpdus) = conversation([0, 0x40], false, &[100; 4], 60_000);
     conversation.packets.retain(|packet| packet.from == INITIATOR);
     let summary = conversation.decode();
@@ -476,7 +476,7 @@ fn one_direction_alone() {
 }
 
 #[test]
-fn the_end_in_the_middle_of_a_frame() {
+fn connection_end_within_an_fpdu_is_no_failure() {
     for (flags, from) in [(0x04, RESPONDER), (0x14, INITIATOR), (0x11, INITIATOR)] {
         let (mut conversation, fpdus) = conversation([0, 0], true, &[3000], 500);
         conversation.packets.truncate(8);
@@ -489,7 +489,7 @@ fn the_end_in_the_middle_of_a_frame() {
 }
 
 #[test]
-fn the_same_ports_again() {
+fn reused_tcp_ports_are_decoded_as_a_new_stream() {
     let (first, fpdus) = conversation([0x40, 0], false, &[10], 100);
     let (mut second, _) = conversation([0, 0], false, &[10], 100);
     for packet in &mut second.packets {
@@ -502,7 +502,7 @@ fn the_same_ports_again() {
 }
 
 #[test]
-fn refused_and_wrong() {
+fn mpa_reject_is_right_and_invalid_fpdu_or_reply_is_undecodable() {
     let mut refused = Conversation::open(false);
     refused.startups(0, 0x20);
     refused.send(RESPONDER, b"whatever", 100);
@@ -527,7 +527,7 @@ fn refused_and_wrong() {
 }
 
 #[test]
-fn other_streams_are_others() {
+fn tcp_streams_that_are_not_mpa_are_not_iwarp() {
     for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"MPEG", b"MPA ID Request is what I mean", b"\0"] {
         for segment in [1, 100] {
             let mut other = Conversation::open(false);

@@ -213,7 +213,7 @@ mod tests {
 
     /// Acknowledged bytes were sent, so missing ones were not captured. Other bytes may still arrive.
     #[test]
-    fn what_was_not_captured() {
+    fn acknowledged_gap_is_skipped_in_reassembly() {
         let mut out = Vec::new();
         let mut stream = Reassembly::starting_at(0);
         stream.take(0, b"ab", 0, &mut out);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_were_cut() {
+    fn truncated_segment_leaves_a_gap_in_reassembly() {
         let mut out = Vec::new();
         let mut stream = Reassembly::starting_at(0);
         stream.take(0, b"ab", 3, &mut out);

@@ -132,7 +132,7 @@ fn connections_that_end_are_forgotten() {
 }
 
 #[test]
-fn a_connection_that_turns_out_to_be_another_holds_nothing() {
+fn connection_recognized_as_not_mpa_holds_no_bytes() {
     for (first, rest) in [(&b"G"[..], &b"ET / HTTP/1.1"[..]), (b"MPA ", b"is a word")] {
         let mut streams = Streams::default();
         let there = (client(1), SERVER);

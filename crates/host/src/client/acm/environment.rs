@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn service_that_is_there_is_asked_unless_told_otherwise() {
+    fn acm_usage_and_timeout_variables_are_parsed_with_defaults() {
         let usual = Settings::default();
         assert_eq!((parse_usage(None), parse_timeout(None)), (Ok(usual.usage), Ok(usual.timeout)));
         assert_eq!((usage("0"), usage("1")), (Ok(Use::Never), Ok(Use::Always)));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_make_no_sense_are_named() {
+    fn invalid_acm_variables_are_named_in_the_error() {
         assert!(usage("yes").unwrap_err().contains("\"yes\" is neither"));
         for text in ["-1", "1s", "60001", "4294967296"] {
             assert!(timeout(text).unwrap_err().contains(text), "{text}");

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn only_failures_of_the_path_tell_whose_it_was_and_once() {
+    fn only_path_failures_return_the_acm_destination_and_only_once() {
         let to = Address::name("node7").unwrap();
         let unreachable = event(EventKind::Unreachable, -libc::ETIMEDOUT);
         for (of, expected) in [

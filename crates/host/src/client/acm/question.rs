@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_ask_by_what_they_were_resolved_by() {
+    fn acm_question_uses_ip_or_gid_by_which_the_id_was_resolved() {
         let by_ip = Question::of_route(&route(socket("10.0.0.1:0"), socket("[::ffff:10.0.0.2]:7")));
         assert_eq!(by_ip.from, Some(IpAddr::from([10, 0, 0, 1]).into()));
         assert_eq!(by_ip.to, IpAddr::from([10, 0, 0, 2]).into());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn path_that_contradicts_what_the_id_knows_is_no_answer() {
+    fn acm_path_with_other_gids_or_traffic_class_is_rejected() {
         let question = Question::of_route(&route(socket("10.0.0.1:0"), socket("10.0.0.2:7")));
         let good = PathRecord { sgid: gid(1), dgid: gid(2), ..PathRecord::default() };
         assert_eq!(question.checked(good), Some(PathData { flags: PathData::WHOLE, record: good }));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_without_ends_is_none() {
+    fn acm_path_without_sgid_or_dgid_is_rejected() {
         let question = Question::of_ip(None, [10, 0, 0, 2].into());
         assert_eq!(question.checked(PathRecord { sgid: gid(1), ..PathRecord::default() }), None);
         assert_eq!(question.checked(PathRecord { dgid: gid(1), ..PathRecord::default() }), None);

@@ -43,7 +43,7 @@ fn answers(request: &Request) -> Step {
 }
 
 #[test]
-fn path_is_told_and_the_connection_kept_for_the_next_question() {
+fn acm_path_is_returned_and_connection_reused_for_next_query() {
     let folder = temp_dir();
     let service = AcmService::start(folder.path(), |request| {
         let dest = std::net::IpAddr::from([10, 0, 0, 2]).into();
@@ -70,7 +70,7 @@ fn failure_is_an_answer_and_the_connection_kept() {
 }
 
 #[test]
-fn nobody_is_asked_where_no_service_is() {
+fn no_acm_query_without_a_listening_service() {
     let folder = temp_dir();
     let acm = asks(&folder, LONG);
     assert!(!acm.may_answer());
@@ -98,7 +98,7 @@ fn service_that_does_not_answer_is_left_alone_after_two_questions() {
 }
 
 #[test]
-fn answers_that_are_none_are_not_believed() {
+fn malformed_acm_answers_are_rejected() {
     let good = |request: &Request| acm::path(request, record());
     let changed = move |request: &Request, at: usize, to: u8| {
         let mut bytes = good(request);
@@ -142,7 +142,7 @@ fn answer_to_another_question_is_not_believed() {
 }
 
 #[test]
-fn half_an_answer_is_none_whether_the_rest_is_waited_for_or_not() {
+fn truncated_acm_answer_is_rejected_on_close_and_on_timeout() {
     let half = |request: &Request| acm::path(request, record())[..40].to_vec();
     let folder = temp_dir();
     let service = AcmService::start(folder.path(), move |request| Step::SayAndClose(half(request)));
@@ -221,7 +221,7 @@ fn path_of_a_socket_may_be_longer_than_its_address() {
 }
 
 #[test]
-fn after_its_deadline_a_question_is_not_put() {
+fn expired_deadline_sends_no_acm_query() {
     let folder = temp_dir();
     let service = AcmService::start(folder.path(), answers);
     let acm = asks(&folder, LONG);
@@ -232,7 +232,7 @@ fn after_its_deadline_a_question_is_not_put() {
 }
 
 #[test]
-fn what_is_in_shared_memory_needs_no_question() {
+fn path_in_shared_acm_cache_needs_no_query() {
     use rdmux_acm_client::{Offer, Users};
     use rdmux_link::acm::{Entry, Key, PathTable, now};
     use rdmux_wire::acm::client::{PathData, PathFlags};
@@ -397,7 +397,7 @@ fn listeners_whose_service_takes_long_keep_no_route_waiting() {
 }
 
 #[test]
-fn service_that_cannot_be_started_is_done_without() {
+fn acm_service_that_fails_to_start_yields_no_path_and_no_error() {
     for script in ["exit 1", "echo error: no adapter"] {
         let folder = temp_dir();
         let places = Places::new(folder.path().join("acm"), "/nowhere");

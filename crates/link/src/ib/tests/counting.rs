@@ -44,7 +44,7 @@ fn sent(route: u64, dlid: u16, sl: u8, pkey: u8, payload: u16) -> Counted {
 }
 
 #[test]
-fn packets_are_counted_by_their_way_with_all_their_words() {
+fn sent_packets_and_words_are_counted_per_route() {
     let (a, mut b) = pair(240);
     let mut a = Counting::new(a);
     a.set_route(Lid(0x20), 7, Some(way(2)));
@@ -71,7 +71,7 @@ fn packets_are_counted_by_their_way_with_all_their_words() {
 }
 
 #[test]
-fn packets_after_a_change_are_counted_by_the_new_way() {
+fn packets_after_a_route_change_are_counted_for_the_new_route() {
     let (a, mut b) = pair(241);
     let mut a = Counting::new(a);
     for id in 1..=5000 {
@@ -97,7 +97,7 @@ fn packets_after_a_change_are_counted_by_the_new_way() {
 }
 
 #[test]
-fn what_is_lost_on_the_way_is_counted_by_what_it_is_lost_for() {
+fn packets_dropped_on_the_route_are_counted_by_reason_and_reported() {
     let (a, _b) = pair(242);
     let mut a = Counting::new(a);
     a.set_route(Lid(0x20), 7, Some(Way { mtu: Mtu::M1024, sls: 8, pkeys: 1, ..way(2) }));
@@ -137,7 +137,7 @@ fn what_is_lost_on_the_way_is_counted_by_what_it_is_lost_for() {
 }
 
 #[test]
-fn a_packet_to_a_group_is_counted_once_whoever_gets_it() {
+fn multicast_packet_is_counted_once_regardless_of_members() {
     let (mut a, mut b) = pair(243);
     let mut c = Port::new(243, 3);
     a.reaches(&c);
@@ -173,7 +173,7 @@ fn a_packet_to_a_group_is_counted_once_whoever_gets_it() {
 }
 
 #[test]
-fn what_a_port_does_not_let_in_is_counted_and_reported_now_and_then() {
+fn pkey_violations_of_received_packets_are_counted_and_reports_rate_limited() {
     let mut s = Stranger::new(244);
     s.port = Port::new(244, 2);
     let mut b = Counting::new(s.port);

@@ -100,7 +100,7 @@ fn sent(len: usize) -> Sent {
 }
 
 #[test]
-fn one_datagram_reaches_all_members_that_hear_the_group_and_others_get_copies() {
+fn multicast_datagram_reaches_all_listening_members_and_others_get_copies() {
     let fabric = fabric(0);
     let [mut a, mut b, mut c] = [1, 2, 3].map(|n| Member::new(fabric, 240, n));
     let mut copied = Port::of_fabric(fabric, 240, 4);
@@ -119,7 +119,7 @@ fn one_datagram_reaches_all_members_that_hear_the_group_and_others_get_copies() 
 }
 
 #[test]
-fn subnet_decides_who_hears_a_group_and_not_who_listens() {
+fn multicast_delivery_follows_the_routes_and_not_the_listeners() {
     let fabric = fabric(1);
     let [mut a, mut b, mut c, mut d] = [1, 2, 3, 4].map(|n| Member::new(fabric, 241, n));
     a.reaches(&[&b, &c, &d]);
@@ -145,7 +145,7 @@ fn subnet_decides_who_hears_a_group_and_not_who_listens() {
 }
 
 #[test]
-fn ports_of_another_fabric_with_the_same_guids_hear_nothing() {
+fn ports_of_another_fabric_with_the_same_guids_receive_no_multicast() {
     let mut a = Member::new(fabric(2), 242, 1);
     let mut b = Member::new(fabric(3), 242, 2);
     a.reaches(&[&b]);
@@ -156,7 +156,7 @@ fn ports_of_another_fabric_with_the_same_guids_hear_nothing() {
 }
 
 #[test]
-fn who_does_not_hear_groups_itself_sends_copies() {
+fn port_without_ip_multicast_sends_unicast_copies() {
     let fabric = fabric(4);
     let [mut a, mut b] = [1, 2].map(|n| Member::new(fabric, 243, n));
     a.reaches(&[&b]);
@@ -169,7 +169,7 @@ fn who_does_not_hear_groups_itself_sends_copies() {
 }
 
 #[test]
-fn socket_of_a_group_takes_no_packets_of_others() {
+fn multicast_socket_drops_packets_of_other_groups_and_unicast() {
     let fabric = fabric(5);
     // Every process that receives the group counts a datagram of no fabric: no other test receives this group.
     let mut mgid = MGID;
@@ -217,7 +217,7 @@ fn socket_of_a_group_takes_no_packets_of_others() {
 }
 
 #[test]
-fn machine_that_has_multicast_says_so() {
+fn multicast_probe_succeeds_on_this_machine() {
     let port = Port::new(245, 1);
     probe(&port.wire).unwrap();
 }

@@ -50,7 +50,7 @@ fn expect_single(port: &UdpPort, first: u8, packets: u8) {
 }
 
 #[test]
-fn without_segmentation_each_leaves_alone_and_is_right() {
+fn packets_are_sent_singly_without_gso() {
     let (rx, tx, to, _groups) = ports(1);
     let mut batch = TxBatch::new();
     // Refused between push and flush, as if by another thread.
@@ -65,7 +65,7 @@ fn without_segmentation_each_leaves_alone_and_is_right() {
 }
 
 #[test]
-fn packets_of_several_processes_are_not_mixed() {
+fn batch_refuses_packets_for_another_socket_slot() {
     let (_rx, tx, to, _groups) = ports(5);
     let mut batch = TxBatch::new();
     let to_qpn = |batch: &mut TxBatch, qpn: u32| {
@@ -82,7 +82,7 @@ fn packets_of_several_processes_are_not_mixed() {
 }
 
 #[test]
-fn what_is_left_after_some_have_gone_is_right() {
+fn batch_remainder_after_a_partial_send_is_intact() {
     let (rx, tx, to, _groups) = ports(3);
     let mut batch = TxBatch::new();
     fill(&mut batch, &tx, &to, 6);
@@ -142,7 +142,7 @@ fn zerocopy_bytes_arrive_as_if_copied() {
 }
 
 #[test]
-fn where_nothing_is_taken_all_is_copied() {
+fn zerocopy_flush_copies_if_zerocopy_is_refused() {
     let (rx, tx, to, _groups) = ports(11);
     let (mut batch, mut came) = (TxBatch::new(), RxBatch::new(2));
     tx.zerocopy_refused(&io::ErrorKind::Unsupported.into());
@@ -157,7 +157,7 @@ fn where_nothing_is_taken_all_is_copied() {
 }
 
 #[test]
-fn a_message_that_somebody_left_half_said_ends_with_him() {
+fn corked_message_of_a_former_socket_owner_is_sent_alone() {
     let (rx, tx, to, mut groups) = ports(13);
     sys::send(&tx, &SockAddr::from(to.addr), &[0xaa; 40], &[], true).unwrap();
     let next = UdpPort::new(groups[1].socket(0).unwrap()).unwrap();

@@ -54,7 +54,7 @@ fn resolved(channel: &EventChannel, to: Addr) -> (Id, u64) {
 }
 
 #[test]
-fn route_is_the_path_of_acm_goes_through_req_and_administration_is_not_asked() {
+fn acm_path_becomes_route_and_req_path_without_sa_query() {
     let [a, b] = infiniband();
     let path = changed(told(&a, &listener(&b)));
     let there = EventChannel::new(&b).unwrap();
@@ -120,7 +120,7 @@ fn native_address_is_found_by_acm_alone_and_connects() {
 }
 
 #[test]
-fn path_comes_with_an_ip_address_and_connects_unless_it_is_of_no_use() {
+fn ip_address_resolved_by_acm_has_its_path_and_connects() {
     let [a, b] = infiniband();
     let mut listener = listener(&b);
     let path = changed(told(&a, &listener));
@@ -160,7 +160,7 @@ fn name_that_only_acm_knows_has_a_native_address() {
 }
 
 #[test]
-fn over_roce_and_iwarp_what_acm_says_does_no_harm() {
+fn invalid_acm_paths_do_not_prevent_roce_and_iwarp_connections() {
     for kind in [DeviceKind::Roce, DeviceKind::Iwarp] {
         let [a, _] = alone(kind);
         let ip = a.address().unwrap();
@@ -192,7 +192,7 @@ fn over_roce_and_iwarp_what_acm_says_does_no_harm() {
 }
 
 #[test]
-fn failure_of_acm_leads_to_administration() {
+fn acm_failure_falls_back_to_sa_query() {
     let [a, b] = infiniband();
     let listener = listener(&b);
     let path = told(&a, &listener);

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_then_creeps_then_halves() {
+    fn window_doubles_in_slow_start_halves_on_loss_then_grows_additively() {
         let mut w = Window::lossy(1024);
         assert_eq!(w.size(), 32);
         w.on_progress(32);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_by_itself_costs_little() {
+    fn window_shrinks_little_for_a_single_loss_after_slow_start() {
         let mut w = Window::lossy(1024);
         w.on_loss(32);
         assert_eq!(w.size(), 16, "in slow start it has grown too far");
@@ -193,7 +193,7 @@ mod tests {
 
     /// One percent random loss: the window stays at the size that delivers most packets.
     #[test]
-    fn settles_where_lines_lose_little() {
+    fn window_settles_between_28_and_64_at_one_percent_random_loss() {
         let mut w = Window::lossy(4096);
         w.on_loss(32);
         for round in 0..200 {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_again_from_one_after_silence() {
+    fn window_restarts_from_one_after_a_timeout() {
         let mut w = Window::lossy(4096);
         w.on_timeout(32);
         assert_eq!((w.size(), w.ack_every(1)), (1, 1));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn acks_allow_as_much_as_fills_system_calls() {
+    fn ack_request_interval_fits_gso_batches() {
         let open = |mtu| {
             let mut w = Window::lossy(mtu);
             (0..20).for_each(|_| w.on_progress(w.size()));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn comes_back_when_nothing_was_lost() {
+    fn window_is_restored_after_a_spurious_timeout() {
         let mut w = Window::lossy(1024);
         w.on_progress(200);
         let before = w.size();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_open_without_loss_to_fear() {
+    fn window_stays_open_on_a_lossless_link() {
         let mut w = Window::lossless();
         w.on_timeout(1);
         w.on_loss(1);

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_as_many_as_agreed() {
+    fn responder_resources_hold_no_more_than_max_dest_rd_atomic() {
         let mut list = Resources::default();
         let one = Resource::atomic(Psn::new(1), AtomicAnswer::Now(5), 1);
         assert_eq!(list.push(one), Err(Full));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn replays_a_part_and_forgets_the_oldest() {
+    fn duplicate_read_replays_the_requested_part_and_oldest_is_evicted() {
         let mut list = with_reads(2, 3);
         list.replay_read(Psn::new(3), &reth(3 * 1024, 1024), SRQN, 1024);
         assert!(!list.pending(), "the first of three is forgotten");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn replays_nothing_that_was_not_asked_for() {
+    fn duplicate_read_differing_from_the_original_is_not_replayed() {
         let mut list = with_reads(2, 2);
         for (psn, bad) in [
             (13, reth((1 << 20) + 2 * 1024, 1024)),
@@ -323,7 +323,7 @@ mod tests {
 
     /// A network may duplicate a request long after its response arrived.
     #[test]
-    fn a_second_response_makes_room_for_a_new_request() {
+    fn replayed_response_is_evicted_by_a_new_request() {
         let mut list = with_reads(2, 2);
         list.replay_read(Psn::new(0), &reth(0, 10_000), SRQN, 1024);
         assert!(list.pending());
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_list_keeps_the_newest() {
+    fn shrinking_responder_resources_keeps_the_newest() {
         let mut list = with_reads(4, 4);
         list.resize(1);
         list.replay_read(Psn::new(20), &reth(2 << 20, 10_000), SRQN, 1024);

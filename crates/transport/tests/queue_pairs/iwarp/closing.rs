@@ -10,7 +10,7 @@ const RKEY: Rkey = Rkey(KEY);
 const FLUSHED: WcStatus = WcStatus::WrFlushErr;
 
 #[test]
-fn a_program_that_disconnects_loses_nothing_of_what_was_posted() {
+fn disconnect_completes_all_posted_requests_then_closes() {
     for room in [1, 64, usize::MAX] {
         let mut pair = Pair::with(&PLAIN, 1460, Carriage { chunk: 0, room, direct: false });
         pair.b.w.memory.fill(0, 0x4000, 1);
@@ -38,7 +38,7 @@ fn a_program_that_disconnects_loses_nothing_of_what_was_posted() {
 }
 
 #[test]
-fn what_the_peer_has_asked_for_is_answered_before_the_end() {
+fn pending_read_of_the_peer_is_answered_before_close() {
     let mut pair = Pair::new();
     pair.b.send(1, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0x8000, 64);
     let request = pair.b.sent();
@@ -51,7 +51,7 @@ fn what_the_peer_has_asked_for_is_answered_before_the_end() {
 }
 
 #[test]
-fn both_may_disconnect_at_once() {
+fn simultaneous_disconnect_completes_sends_and_closes_both_ends() {
     let mut pair = Pair::new();
     for end in [&mut pair.a, &mut pair.b] {
         end.recv(1, 0, 64);
@@ -68,7 +68,7 @@ fn both_may_disconnect_at_once() {
 }
 
 #[test]
-fn what_is_posted_after_disconnecting_is_flushed() {
+fn request_posted_in_sqd_after_disconnect_is_flushed() {
     let mut pair = Pair::new();
     pair.b.recv(1, 0, 64);
     pair.a.w.stream.room = 10;
@@ -87,7 +87,7 @@ fn what_is_posted_after_disconnecting_is_flushed() {
 }
 
 #[test]
-fn the_peer_that_ends_its_half_ends_all() {
+fn tcp_fin_of_the_peer_flushes_and_closes() {
     let mut end = End::attached(&PLAIN);
     end.recv(1, 0, 64);
     end.send(2, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0, 64);
@@ -102,7 +102,7 @@ fn the_peer_that_ends_its_half_ends_all() {
 }
 
 #[test]
-fn a_frame_that_is_half_sent_is_not_followed_by_an_orderly_end() {
+fn partly_sent_fpdu_makes_close_an_abort() {
     for by_program in [false, true] {
         let mut end = End::attached(&PLAIN);
         end.w.stream.room = 30;
@@ -119,7 +119,7 @@ fn a_frame_that_is_half_sent_is_not_followed_by_an_orderly_end() {
 }
 
 #[test]
-fn going_to_err_ends_the_stream_behind_what_was_sent() {
+fn transition_to_err_shuts_the_stream_down_after_sent_bytes() {
     let mut pair = Pair::new();
     pair.b.recv(1, 0, 64);
     pair.a.recv(2, 0, 64);
@@ -134,7 +134,7 @@ fn going_to_err_ends_the_stream_behind_what_was_sent() {
 }
 
 #[test]
-fn a_peer_that_never_ends_is_not_waited_for_for_ever() {
+fn peer_without_fin_is_closed_after_closing_time() {
     let mut end = End::attached(&PLAIN);
     end.recv(1, 0, 64);
     end.qp.shutdown(Time(1), &mut end.w);
@@ -151,7 +151,7 @@ fn a_peer_that_never_ends_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn a_peer_that_reads_nothing_is_not_waited_for_for_ever() {
+fn peer_that_does_not_read_is_aborted_after_stall_time() {
     let mut end = End::attached(&PLAIN);
     end.w.stream.room = 100;
     end.send(1, SendOp::Send, 0, 1000);
@@ -167,7 +167,7 @@ fn a_peer_that_reads_nothing_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn a_response_that_comes_slowly_is_waited_for() {
+fn slow_read_response_restarts_the_stall_timer() {
     let mut pair = Pair::new();
     pair.a.send(1, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0, 64);
     let request = pair.a.sent();
@@ -182,7 +182,7 @@ fn a_response_that_comes_slowly_is_waited_for() {
 }
 
 #[test]
-fn a_read_that_comes_after_our_end_is_not_answered_and_takes_nothing_from_the_peer() {
+fn read_request_after_own_fin_is_not_answered_and_stream_is_not_reset() {
     let mut pair = Pair::new();
     pair.b.send(1, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0, 64);
     let bytes = pair.b.sent();
@@ -196,7 +196,7 @@ fn a_read_that_comes_after_our_end_is_not_answered_and_takes_nothing_from_the_pe
 
 /// A Terminate that is not read, and one whose reader never ends the stream.
 #[test]
-fn a_terminate_has_its_time() {
+fn unread_terminate_aborts_and_unanswered_one_closes_after_terminate_time() {
     for room in [0, usize::MAX] {
         let mut end = End::attached(&PLAIN);
         end.w.stream.room = room;
@@ -211,7 +211,7 @@ fn a_terminate_has_its_time() {
 }
 
 #[test]
-fn a_terminate_is_sent_behind_the_frame_at_hand_and_also_to_a_peer_that_has_ended() {
+fn terminate_follows_the_partly_sent_fpdu_also_after_fin_of_the_peer() {
     for crc in [false, true] {
         let params = StreamParams { crc, ..PLAIN };
         let mut pair = Pair::with(&params, 1460, AT_ONCE);

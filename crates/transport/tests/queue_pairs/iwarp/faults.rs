@@ -119,7 +119,7 @@ fn with_byte(mut bytes: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
 use QpEvent::{AccessErr, Fatal, ReqErr};
 
 #[test]
-fn headers_that_cannot_be() {
+fn invalid_ddp_and_rdmap_headers_are_terminated_with_their_error() {
     is(&with_byte(write(STAG, 0, &[1]), 2, 0xc2), Fault::DdpTaggedVersion, Fatal);
     is(&with_byte(send(&[1]), 2, 0x40), Fault::DdpUntaggedVersion, Fatal);
     is(&with_byte(send(&[1]), 3, 0x83), Fault::RdmapVersion, Fatal);
@@ -137,7 +137,7 @@ fn headers_that_cannot_be() {
 }
 
 #[test]
-fn messages_out_of_place() {
+fn out_of_sequence_and_unsolicited_messages_are_terminated() {
     let mut bytes = frame(&untagged(Opcode::Send, false, (0, 1, 0)), &[]);
     bytes.extend(frame(&untagged(Opcode::SendSolicited, true, (0, 1, 0)), &[1]));
     is(&bytes, Fault::RdmapOpcode, ReqErr);
@@ -155,7 +155,7 @@ fn messages_out_of_place() {
 }
 
 #[test]
-fn receives_that_are_missing_or_too_short_or_not_there() {
+fn missing_short_or_unmapped_receive_buffer_is_terminated() {
     let mut end = End::attached(&PLAIN);
     end.feed(Time(1), &send(&[1]));
     assert_eq!(end.events(), [Fatal]);
@@ -173,7 +173,7 @@ fn receives_that_are_missing_or_too_short_or_not_there() {
 }
 
 #[test]
-fn writes_to_memory_that_may_not_be_written() {
+fn write_with_invalid_stag_bounds_or_rights_is_terminated() {
     let end = MEMORY as u64;
     is(&write(Stag(1), 0, &[1]), Fault::DdpTaggedStag, AccessErr);
     is(&write(STAG, end, &[1]), Fault::DdpTaggedBounds, AccessErr);
@@ -194,14 +194,14 @@ fn writes_to_memory_that_may_not_be_written() {
 
 /// A segment is checked in full before any byte of it is placed.
 #[test]
-fn a_write_whose_end_may_not_be_written_writes_nothing() {
+fn write_segment_beyond_bounds_places_no_byte() {
     let mut end = End::attached(&PLAIN);
     let bytes = write(STAG, MEMORY as u64 - 8, &[1; 9]);
     check(&mut end, &bytes[..16 + 4], &expect(Fault::DdpTaggedBounds, AccessErr));
 }
 
 #[test]
-fn reads_and_atomics_of_memory_that_may_not_be_read() {
+fn read_or_atomic_with_invalid_stag_bounds_or_rights_is_terminated() {
     let all = |end: &mut End, bytes: &[u8], fault, event| check(end, bytes, &expect(fault, event));
     is(&read(1, &ReadRequest { source_stag: Stag(1), ..HERE }), Fault::RdmapStag, AccessErr);
     let beyond = ReadRequest { source_to: MEMORY as u64 - 7, ..HERE };
@@ -231,7 +231,7 @@ fn reads_and_atomics_of_memory_that_may_not_be_read() {
 }
 
 #[test]
-fn a_queue_pair_that_lets_nobody_in() {
+fn qp_without_remote_access_flags_terminates_write_read_and_atomic() {
     for bytes in [write(STAG, 0, &[1]), read(1, &HERE), atomic(&ADD)] {
         let mut end = End::attached(&PLAIN);
         let attr = QpAttr { access: Access::empty(), ..QpAttr::default() };
@@ -241,7 +241,7 @@ fn a_queue_pair_that_lets_nobody_in() {
 }
 
 #[test]
-fn more_reads_than_were_agreed_on() {
+fn read_requests_above_ird_are_terminated() {
     let params = StreamParams { ird: 2, ..PLAIN };
     let bytes: Vec<u8> = (1..=3).flat_map(|msn| read(msn, &HERE)).collect();
     let expected = expect(Fault::DdpUntaggedNoBuffer, ReqErr);
@@ -251,7 +251,7 @@ fn more_reads_than_were_agreed_on() {
 }
 
 #[test]
-fn keys_that_cannot_be_invalidated() {
+fn send_with_invalidate_of_wrong_stag_is_terminated() {
     let header = untagged(Opcode::SendInvalidate, true, (0, 1, 0));
     let expected = Expected {
         fault: Fault::RdmapInvalidate,
@@ -262,7 +262,7 @@ fn keys_that_cannot_be_invalidated() {
 }
 
 #[test]
-fn frames_whose_crc_or_markers_are_wrong() {
+fn fpdu_with_wrong_crc_or_marker_is_terminated() {
     let framing = Framing { crc: true, markers: true };
     let header = untagged(Opcode::Send, true, (0, 1, 0)).to_buf();
     let mut bytes = vec![0; framing.frame_len(0, header.len() + 60)];
@@ -297,7 +297,7 @@ fn terminate_of_crc(end: &mut End) -> Vec<u8> {
 
 /// A faulty response fails the READ, and so does a missing sink.
 #[test]
-fn responses_that_were_not_asked_for_like_that() {
+fn read_or_atomic_response_not_matching_request_is_terminated() {
     let start = || {
         let mut end = End::attached(&PLAIN);
         end.send(1, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0x100, 64);
@@ -341,7 +341,7 @@ fn responses_that_were_not_asked_for_like_that() {
 
 /// The memory that a READ was granted is gone when its response is to be sent.
 #[test]
-fn a_response_that_cannot_be_read() {
+fn read_of_memory_lost_before_response_is_remote_access_error() {
     for crc in [false, true] {
         let mut pair = Pair::with(&StreamParams { crc, ..PLAIN }, 1460, super::pipe::AT_ONCE);
         pair.a.send(1, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0x100, 64);
@@ -358,7 +358,7 @@ fn a_response_that_cannot_be_read() {
 
 /// A Terminate includes the faulty segment, and for a READ the request.
 #[test]
-fn a_terminate_shows_what_it_is_about() {
+fn terminate_includes_ddp_and_rdmap_headers_of_the_faulty_segment() {
     let request = ReadRequest { source_stag: Stag(1), ..HERE };
     let header = untagged(Opcode::ReadRequest, true, (1, 1, 0)).to_buf();
     let mut end = End::attached(&PLAIN);

@@ -46,7 +46,7 @@ fn asking() -> End {
 }
 
 #[test]
-fn a_terminate_is_the_end_of_the_oldest_read() {
+fn received_terminate_without_header_fails_the_oldest_read() {
     for (fault, status, event) in [
         (Fault::RdmapStag, WcStatus::RemAccessErr, QpEvent::AccessErr),
         (Fault::DdpTaggedBounds, WcStatus::RemAccessErr, QpEvent::AccessErr),
@@ -69,7 +69,7 @@ fn a_terminate_is_the_end_of_the_oldest_read() {
 }
 
 #[test]
-fn a_terminate_is_the_end_of_what_it_shows() {
+fn received_terminate_fails_the_read_whose_header_it_includes() {
     let request = |msn| {
         let model = Untagged { last: true, invalidate: Stag(0), qn: 1, msn, mo: 0 };
         Header::new(Opcode::ReadRequest, Model::Untagged(model))
@@ -95,7 +95,7 @@ fn a_terminate_is_the_end_of_what_it_shows() {
 
 /// The bit layout of the kernel's siw.
 #[test]
-fn a_terminate_of_the_kernels_driver_is_understood() {
+fn terminate_in_the_layout_of_kernel_siw_is_understood() {
     let mut end = asking();
     end.feed(Time(1), &terminate(&[0x10, 0x01, 0x01, 0, 0, 46]));
     assert_eq!(end.done(Side::Send)[0], (1, WcStatus::RemAccessErr));
@@ -115,7 +115,7 @@ fn a_terminate_of_the_kernels_driver_is_understood() {
 
 /// The sender of MPA's request rejects the reply with a Terminate, as the first message.
 #[test]
-fn a_terminate_instead_of_the_initiators_first_message_is_of_the_start_up() {
+fn terminate_as_first_message_of_the_initiator_is_an_mpa_startup_error() {
     let insufficient_ird = terminate(&[0x20, 0x06, 0, 0]);
     let write = tagged(Opcode::Write, true, 0, &[7; 4]);
     for (params, before, event) in [
@@ -143,7 +143,7 @@ fn a_terminate_of_any_length_ends_the_stream() {
 
 /// A Send, a Write, a READ response and requests, each in segments of a few bytes, all interleaved.
 #[test]
-fn segments_may_be_of_any_size_and_in_each_others_midst() {
+fn interleaved_ddp_segments_of_any_size_are_placed() {
     let mut end = End::attached(&PLAIN);
     end.w.memory.fill(0x4000, 8, 1);
     end.recv(1, 0x1000, 64);
@@ -185,7 +185,7 @@ fn segments_may_be_of_any_size_and_in_each_others_midst() {
 }
 
 #[test]
-fn a_masked_atomic_concerns_its_bits() {
+fn masked_atomic_changes_only_the_masked_bits() {
     let mut end = End::attached(&PLAIN);
     end.w.memory.bytes[..8].copy_from_slice(&0x1122_u64.to_ne_bytes());
     let swap = AtomicRequest {

@@ -81,7 +81,7 @@ const CHUNKS: [usize; 3] = [1, 0, usize::MAX];
 const ROOMS: [usize; 3] = [1, 333, usize::MAX];
 
 #[test]
-fn every_message_arrives_however_the_stream_is_cut() {
+fn every_message_arrives_for_any_tcp_chunking_and_mulpdu() {
     for chunk in CHUNKS {
         for room in ROOMS {
             for mulpdu in [128, 1460, 65_535] {
@@ -94,7 +94,7 @@ fn every_message_arrives_however_the_stream_is_cut() {
 }
 
 #[test]
-fn every_message_arrives_with_crc_and_markers_either_way() {
+fn every_message_arrives_with_any_combination_of_crc_and_markers() {
     for (crc, tx_markers, rx_markers) in
         [(true, false, false), (false, true, false), (true, true, true), (true, false, true)]
     {
@@ -110,7 +110,7 @@ fn every_message_arrives_with_crc_and_markers_either_way() {
 /// The ready-to-receive frame counts in sequence numbers and marker positions, and if it is a Read,
 /// the initiator has yet to receive its response.
 #[test]
-fn messages_go_on_behind_each_ready_to_receive_frame() {
+fn messages_continue_after_each_kind_of_rtr_frame() {
     use rdmux_wire::iwarp::fpdu::Framing;
     use rdmux_wire::iwarp::rtr;
     for kind in [Rtr::Send, Rtr::Write, Rtr::Read] {
@@ -133,7 +133,7 @@ fn messages_go_on_behind_each_ready_to_receive_frame() {
 }
 
 #[test]
-fn a_response_to_the_ready_to_receive_frame_makes_room_for_a_read() {
+fn rtr_read_counts_against_ord_until_its_response() {
     let params = StreamParams { rtr: Some(Rtr::Read), ord: 1, ..PLAIN };
     let mut end = End::attached(&params);
     end.send(1, read(0), 0, 8);
@@ -145,7 +145,7 @@ fn a_response_to_the_ready_to_receive_frame_makes_room_for_a_read() {
 }
 
 #[test]
-fn sends_tell_immediate_solicited_and_invalidated() {
+fn completions_carry_solicited_invalidated_stag_and_immediate() {
     let mut pair = Pair::new();
     pair.b.recv(1, 0, 64);
     pair.b.recv(2, 0, 64);
@@ -165,7 +165,7 @@ fn sends_tell_immediate_solicited_and_invalidated() {
 }
 
 #[test]
-fn inline_data_and_lists_of_several_parts_are_one_message() {
+fn inline_data_and_sge_lists_are_each_one_message() {
     let mut pair = Pair::new();
     pair.a.w.memory.fill(0, 0x1000, 3);
     pair.b.w.memory.fill(0x3000, 0x1000, 4);
@@ -189,7 +189,7 @@ fn inline_data_and_lists_of_several_parts_are_one_message() {
 }
 
 #[test]
-fn what_does_not_travel_is_done_in_order() {
+fn local_invalidate_and_bind_mw_are_executed_in_order() {
     let mut pair = Pair::new();
     pair.a.send(1, read(0), 0x100, 64);
     pair.a.send(2, SendOp::LocalInv(Rkey(9)), 0, 0);
@@ -204,7 +204,7 @@ fn what_does_not_travel_is_done_in_order() {
 }
 
 #[test]
-fn a_fence_waits_for_reads_and_depth_is_kept() {
+fn fenced_write_waits_for_reads_and_ord_limits_outstanding_reads() {
     let mut pair = Pair::with(&StreamParams { ord: 2, ..PLAIN }, 1460, AT_ONCE);
     let request = 2 + 18 + 28 + 4;
     for id in 1..=3 {
@@ -221,7 +221,7 @@ fn a_fence_waits_for_reads_and_depth_is_kept() {
 }
 
 #[test]
-fn a_shared_receive_queue_is_taken_from() {
+fn message_consumes_srq_receive_and_err_raises_last_wqe_reached() {
     let mut end = End::new(1, true);
     end.qp.attach(Time::ZERO, &PLAIN, 1460, &mut end.w).unwrap();
     end.w.memory.srq.push_back((42, vec![sge(0x100, 64)]));
@@ -235,7 +235,7 @@ fn a_shared_receive_queue_is_taken_from() {
 }
 
 #[test]
-fn long_messages_leave_in_few_frames_from_where_they_lie() {
+fn one_mib_write_is_sent_in_17_fpdus_without_padding() {
     let mut pair = Pair::with(&PLAIN, 65_535, AT_ONCE);
     pair.a.w.memory.fill(0, 1 << 20, 9);
     pair.a.send(1, write(0), 0, 1 << 20);
@@ -249,7 +249,7 @@ fn long_messages_leave_in_few_frames_from_where_they_lie() {
 /// The program's requests and the responses to the peer alternate: neither wait for all of the
 /// other.
 #[test]
-fn answers_and_requests_take_turns() {
+fn read_responses_and_own_requests_alternate() {
     let mut pair = Pair::new();
     for id in 0..3 {
         pair.a.send(id, read(0), 0x100, 8);
@@ -266,7 +266,7 @@ fn answers_and_requests_take_turns() {
 }
 
 #[test]
-fn unsignaled_work_completes_silently() {
+fn unsignaled_requests_generate_no_completion() {
     let init = QpInit { sq_sig_all: false, ..*End::new(1, false).qp.init() };
     let mut pair = Pair::new();
     pair.a.qp = Qp::new(&init);

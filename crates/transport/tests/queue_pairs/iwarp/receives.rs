@@ -52,7 +52,7 @@ fn message_without_receive_waits_until_one_is_posted() {
 }
 
 #[test]
-fn every_message_without_receive_waits_however_the_stream_is_cut() {
+fn every_message_without_receive_waits_for_any_tcp_chunking() {
     for params in framings() {
         for chunk in [0, 1, 7, usize::MAX] {
             let mut pair = pair_that_waits(&params, Carriage { chunk, ..AT_ONCE });
@@ -88,7 +88,7 @@ fn connection_ends_when_no_receive_is_posted_in_time() {
 }
 
 #[test]
-fn bytes_presented_again_too_late_end_the_connection() {
+fn message_presented_again_after_receive_wait_moves_qp_to_error() {
     let mut pair = waiting(&PLAIN);
     pair.now = pair.now.after(WAIT);
     pair.b.feed(pair.now, &[]);
@@ -106,7 +106,7 @@ fn receive_posted_as_the_time_ends_is_taken() {
 }
 
 #[test]
-fn shared_receive_ends_the_wait_when_bytes_are_presented_again() {
+fn srq_receive_ends_the_wait_when_bytes_are_presented_again() {
     let mut end = End::new(2, true);
     end.qp
         .attach(Time::ZERO, &StreamParams { initiator: false, ..PLAIN }, 1460, &mut end.w)
@@ -142,7 +142,7 @@ fn side_that_disconnected_drops_messages_without_receive() {
 }
 
 #[test]
-fn message_waits_while_what_was_posted_before_disconnect_is_sent() {
+fn message_without_receive_waits_while_sends_before_disconnect_are_pending() {
     let mut pair = waiting(&PLAIN);
     pair.b.w.stream.room = 0;
     pair.b.send(3, SendOp::Send, 0, 64);
@@ -157,7 +157,7 @@ fn message_waits_while_what_was_posted_before_disconnect_is_sent() {
 }
 
 #[test]
-fn queue_pair_that_goes_to_error_waits_no_more() {
+fn qp_in_error_or_reset_no_longer_waits_for_a_receive() {
     for state in [QpState::Err, QpState::Reset] {
         let mut pair = waiting(&PLAIN);
         pair.b.go_to(state).unwrap();

@@ -9,7 +9,7 @@ use rdmux_transport::{ModifyError, PostError};
 const RKEY: Rkey = Rkey(KEY);
 
 #[test]
-fn only_a_stream_brings_it_to_rts() {
+fn only_an_attached_stream_moves_qp_to_rts() {
     let mut end = End::new(1, false);
     end.go_to(QpState::Init).unwrap();
     end.go_to(QpState::Rtr).unwrap();
@@ -30,7 +30,7 @@ fn only_a_stream_brings_it_to_rts() {
 }
 
 #[test]
-fn what_cannot_be_posted_is_refused() {
+fn post_in_wrong_state_full_queue_or_with_unsupported_operation_fails() {
     let mut end = End::new(1, false);
     let wr = SendWr::new(1, SendOp::Send, SendData::Sges(&[]));
     let refused = end.qp.post_send(Time::ZERO, &wr);
@@ -51,7 +51,7 @@ fn what_cannot_be_posted_is_refused() {
 }
 
 #[test]
-fn reset_forgets_everything_and_a_new_stream_starts_anew() {
+fn reset_discards_requests_and_a_new_stream_starts_at_msn_1() {
     let mut end = End::attached(&PLAIN);
     end.recv(1, 0, 64);
     end.send(1, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0, 8);
@@ -69,7 +69,7 @@ fn reset_forgets_everything_and_a_new_stream_starts_anew() {
 }
 
 #[test]
-fn footprint_is_that_of_the_queues_until_there_is_a_stream() {
+fn stream_buffers_are_allocated_at_attach_and_freed_at_reset() {
     let mut end = End::new(1, false);
     let before = end.qp.footprint();
     let queues = Qp::queues_size(end.qp.init());
@@ -84,7 +84,7 @@ fn footprint_is_that_of_the_queues_until_there_is_a_stream() {
 /// A fault of this end's own memory fails the work request. The peer is notified that this end
 /// failed.
 #[test]
-fn memory_of_our_own_that_is_not_there_fails_the_work_request() {
+fn local_memory_fault_is_local_protection_error_and_terminates_the_stream() {
     for crc in [false, true] {
         let mut pair = Pair::with(&StreamParams { crc, ..PLAIN }, 1460, super::pipe::AT_ONCE);
         pair.b.recv(1, 0, 64);
@@ -107,7 +107,7 @@ fn memory_of_our_own_that_is_not_there_fails_the_work_request() {
 }
 
 #[test]
-fn a_read_needs_a_sink_and_a_depth() {
+fn read_without_valid_sink_or_with_ord_zero_fails() {
     let mut end = End::attached(&PLAIN);
     let read = SendOp::Read { remote_addr: 0, rkey: RKEY };
     end.send(1, read, super::super::MEMORY as u64, 64);
@@ -133,7 +133,7 @@ fn a_read_needs_a_sink_and_a_depth() {
 
 /// Memory disappears while a frame is partly sent: the rest cannot be sent, so the stream is reset.
 #[test]
-fn memory_that_goes_in_the_middle_of_a_frame_breaks_the_stream() {
+fn memory_lost_within_a_partly_sent_fpdu_aborts_the_stream() {
     let mut end = End::attached(&PLAIN);
     end.w.stream.room = 100;
     end.send(1, SendOp::Send, 0, 1000);
@@ -147,7 +147,7 @@ fn memory_that_goes_in_the_middle_of_a_frame_breaks_the_stream() {
 
 /// Data that the peer sent before it reset the stream is processed, and nothing more is sent.
 #[test]
-fn what_came_before_a_stream_broke_counts() {
+fn data_received_before_a_tcp_reset_is_processed() {
     let mut pair = Pair::new();
     pair.a.recv(9, 0, 64);
     pair.a.recv(10, 0, 64);
@@ -170,7 +170,7 @@ fn what_came_before_a_stream_broke_counts() {
 
 /// A program that has disconnected gets no success for data that was not sent.
 #[test]
-fn a_stream_that_breaks_while_it_is_drained_is_not_ended_in_order() {
+fn tcp_reset_while_draining_flushes_requests_and_aborts() {
     let mut end = End::attached(&PLAIN);
     end.send(1, SendOp::Send, 0, 1000);
     end.qp.shutdown(Time(1), &mut end.w);
@@ -183,7 +183,7 @@ fn a_stream_that_breaks_while_it_is_drained_is_not_ended_in_order() {
 }
 
 #[test]
-fn a_broken_stream_flushes() {
+fn tcp_reset_flushes_all_requests() {
     let mut end = End::attached(&PLAIN);
     end.recv(9, 0, 64);
     end.send(1, SendOp::Send, 0, 1000);

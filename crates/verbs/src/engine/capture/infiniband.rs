@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn long_packets_of_rings_are_shown_as_packets_of_the_largest_mtu() {
+    fn captured_ring_packets_are_split_at_the_largest_mtu() {
         let payload = vec![7; 2 * MOST + 5];
         let packet = |opcode| {
             let bth = Bth::new(opcode, Qpn::new(1), Psn::new(2));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_has_the_addresses_swapped() {
+    fn captured_reply_has_swapped_lids_and_gids() {
         let grh = Grh {
             tclass: 1,
             flow_label: 2,

@@ -803,7 +803,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_the_engine_names_no_kind_of_wire() {
+    fn engine_source_outside_wire_names_no_wire_kind() {
         let mut found = Vec::new();
         named(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine"), &mut found);
         assert!(found.is_empty(), "{found:#?}");

@@ -435,7 +435,7 @@ mod tests {
 
     /// The ring's doorbell may not ring: another user of the ring may have found room since.
     #[test]
-    fn a_record_that_waits_for_room_wakes_the_sleeper_and_is_tried_again_until_the_hub_is_gone() {
+    fn record_without_ring_space_is_retried_until_the_hub_is_gone() {
         let lab = Lab::new(true);
         let (device, control) = lab.driven_process("127.77.208.3");
         let (hub, _control) = lab.driven_process("127.77.208.3");
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_the_hub_that_waits_for_room_is_tried_again_until_the_process_is_gone() {
+    fn hub_record_without_ring_space_is_retried_until_the_process_is_gone() {
         let lab = Lab::new(true);
         let (hub, _control) = lab.driven_process("127.77.208.4");
         let (device, _control) = lab.driven_process("127.77.208.4");
@@ -484,8 +484,7 @@ mod tests {
 
     /// A key was registered again while the message was in transit from the hub, which invalidated the earlier registration.
     #[test]
-    fn a_key_that_a_sender_takes_away_is_closed_at_the_hub_too_when_it_is_of_a_later_registration()
-    {
+    fn send_with_invalidate_also_closes_a_later_registration_at_the_hub() {
         const SRQN: u32 = 0x80_0001;
         let lab = Lab::new(true);
         let (device, control) = lab.process("127.77.208.2");
@@ -523,7 +522,7 @@ mod tests {
     /// The wait for the peer's copy is the same as after any other invalidation. This peer never ends its copy, so the wait
     /// times out.
     #[test]
-    fn a_key_that_a_sender_takes_away_is_used_by_nobody_when_its_receive_completes() {
+    fn send_with_invalidate_completes_after_direct_copies_with_its_rkey_ended() {
         const SRQN: u32 = 0x80_0001;
         const OWN: u16 = 1;
         const PEER: u16 = 2;

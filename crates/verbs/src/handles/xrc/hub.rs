@@ -343,7 +343,7 @@ mod tests {
 
     /// Registrations arrive by the socket, invalidations by the ring.
     #[test]
-    fn an_invalidation_closes_the_registration_that_it_is_of_whichever_comes_first() {
+    fn invalidation_applies_to_the_registration_with_its_serial_in_either_order() {
         const KEY: u32 = 0x107;
         let (_, control) = Lab::new(true).process("127.77.206.2");
         let (hub, id) = (Hub::open(control).unwrap(), MemberId(1));
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_does_not_wait_for_a_target_that_is_held() {
+    fn status_query_does_not_wait_for_a_locked_xrc_target() {
         let (_, control) = Lab::new(true).process("127.77.206.1");
         let (hub, member) = (Hub::open(control).unwrap(), MemberId(1));
         hub.join(member, Identity { pid: 1, comm: String::new(), slot: 1, pidfd: None });

@@ -34,7 +34,7 @@ fn as_seen_by(
 }
 
 #[test]
-fn bounds_rights_domain_and_key_are_checked() {
+fn region_access_checks_bounds_rights_pd_and_key() {
     let (r, key) = region(Access::LOCAL_WRITE | WRITE);
     assert_eq!(at(&r, key, 0x10, 64, WRITE), Ok(0x1000));
     assert_eq!(at(&r, key, 0x50, 0, WRITE), Ok(0x1040));
@@ -50,7 +50,7 @@ fn bounds_rights_domain_and_key_are_checked() {
 }
 
 #[test]
-fn a_key_of_the_past_opens_nothing() {
+fn key_of_a_deregistered_region_is_refused_after_slot_reuse() {
     let (mut r, key) = region(READ);
     r.remove(key);
     assert_eq!(at(&r, key, 0x10, 1, READ), Err(AccessFault::Key));
@@ -62,7 +62,7 @@ fn a_key_of_the_past_opens_nothing() {
 }
 
 #[test]
-fn a_key_goes_on_to_what_took_the_regions_place() {
+fn key_stays_valid_for_the_replaced_region() {
     let (mut r, key) = region(READ);
     r.replace(key, Region::new(init(READ), PdId(2))).unwrap();
     assert_eq!(at(&r, key, 0x10, 1, READ), Err(AccessFault::Domain));
@@ -71,7 +71,7 @@ fn a_key_goes_on_to_what_took_the_regions_place() {
 }
 
 #[test]
-fn an_invalidation_says_of_which_registration_of_its_key_it_is() {
+fn invalidation_returns_the_serial_of_the_registration() {
     let (mut r, key) = region(READ);
     let first = r.row(key).unwrap().serial;
     assert_eq!(r.invalidate(QP, Rkey(key)), Ok(Some(first)));
@@ -85,7 +85,7 @@ fn an_invalidation_says_of_which_registration_of_its_key_it_is() {
 }
 
 #[test]
-fn the_limit_counts_what_is_there() {
+fn region_limit_counts_only_existing_regions() {
     let (mut r, key) = region(READ);
     assert_eq!(r.insert(Region::new(init(READ), PdId(1)), 1), None);
     r.remove(key);
@@ -94,7 +94,7 @@ fn the_limit_counts_what_is_there() {
 }
 
 #[test]
-fn an_invalidated_key_still_serves_the_owner() {
+fn invalidated_key_is_refused_remotely_and_valid_locally() {
     let (mut r, key) = region(READ);
     r.invalidate(QP, Rkey(key)).unwrap();
     assert_eq!(at(&r, key, 0x10, 1, READ), Err(AccessFault::Key));
@@ -113,7 +113,7 @@ fn bind(rkey: u32, lkey: u32, length: u64, access: Access) -> MwBind {
 }
 
 #[test]
-fn a_window_shows_its_part_with_its_own_rights() {
+fn bound_window_grants_its_range_with_its_own_rights() {
     for kind in [MwType::One, MwType::Two] {
         let (mut r, lkey, key) = window(kind);
         assert_eq!(at(&r, key, 0x20, 1, WRITE), Err(AccessFault::Key), "not bound yet");
@@ -138,7 +138,7 @@ fn a_window_shows_its_part_with_its_own_rights() {
 }
 
 #[test]
-fn a_zero_based_window_counts_from_its_start() {
+fn zero_based_type_2_window_is_addressed_from_its_start() {
     let (mut r, lkey, key) = window(MwType::Two);
     r.bind(QP, &bind(key, lkey, 16, READ | Access::ZERO_BASED)).unwrap();
     assert_eq!(at(&r, key, 15, 1, READ), Ok(0x101f));
@@ -149,7 +149,7 @@ fn a_zero_based_window_counts_from_its_start() {
 }
 
 #[test]
-fn a_bind_is_checked_against_the_region() {
+fn bind_checks_pd_bounds_key_and_rights_of_the_region() {
     let (mut r, lkey, key) = window(MwType::One);
     let refused = |r: &mut Regions, who, b| r.bind(who, &b).unwrap_err();
     assert_eq!(refused(&mut r, OTHER_PD, bind(key, lkey, 1, READ)), AccessFault::Domain);
@@ -171,7 +171,7 @@ fn a_bind_is_checked_against_the_region() {
 }
 
 #[test]
-fn type_1_is_bound_anew_and_unbound_by_no_bytes() {
+fn type_1_window_can_be_rebound_and_is_unbound_by_length_zero() {
     let (mut r, lkey, key) = window(MwType::One);
     r.bind(QP, &bind(key + 1, lkey, 16, READ)).unwrap();
     r.bind(OTHER_QP, &bind(key + 2, lkey, 8, READ)).unwrap();
@@ -183,7 +183,7 @@ fn type_1_is_bound_anew_and_unbound_by_no_bytes() {
 }
 
 #[test]
-fn type_2_is_invalidated_before_it_is_bound_anew() {
+fn type_2_window_must_be_invalidated_before_rebind() {
     let (mut r, lkey, key) = window(MwType::Two);
     assert_eq!(r.bind(QP, &bind(key, lkey, 0, READ)), Err(AccessFault::Bounds));
     r.bind(QP, &bind(key + 1, lkey, 16, READ)).unwrap();
@@ -198,7 +198,7 @@ fn type_2_is_invalidated_before_it_is_bound_anew() {
 }
 
 #[test]
-fn a_region_stays_while_windows_are_bound_to_it() {
+fn region_with_bound_windows_cannot_be_replaced() {
     let (mut r, lkey, key) = window(MwType::Two);
     r.bind(QP, &bind(key, lkey, 16, READ)).unwrap();
     assert_eq!(r.replace(lkey, Region::new(init(READ), PdId(1))).map(drop), Err(StillBound(1)));
@@ -214,7 +214,7 @@ fn a_region_stays_while_windows_are_bound_to_it() {
 }
 
 #[test]
-fn a_window_does_not_open_what_has_its_regions_key_later() {
+fn window_of_a_removed_region_does_not_grant_a_later_region_with_its_key() {
     for kind in [MwType::One, MwType::Two] {
         let (mut r, lkey, key) = window(kind);
         r.bind(QP, &bind(key, lkey, 16, WRITE)).unwrap();
@@ -232,7 +232,7 @@ fn a_window_does_not_open_what_has_its_regions_key_later() {
 
 /// Otherwise a key that a program chose for a window could match a later entry.
 #[test]
-fn a_chosen_key_does_not_come_back_by_itself() {
+fn key_chosen_for_a_window_is_not_reissued_to_the_next_region() {
     let (mut r, lkey, key) = window(MwType::Two);
     r.bind(QP, &bind(key + 1, lkey, 16, READ)).unwrap();
     r.remove_window(key >> 8);

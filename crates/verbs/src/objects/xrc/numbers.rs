@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_the_next_service_are_others() {
+    fn xrc_numbers_differ_between_service_starts() {
         let take = || {
             let mut numbers = Numbers::default();
             (0..8).map(|_| numbers.take().unwrap()).collect::<Vec<_>>()
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn all_numbers_can_be_in_use_and_no_more() {
+    fn xrc_number_allocation_fails_only_when_all_are_in_use() {
         let mut numbers = Numbers::default();
         let all: HashSet<u32> = std::iter::from_fn(|| numbers.take()).collect();
         assert_eq!(all.len(), MOST);

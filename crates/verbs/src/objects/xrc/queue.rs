@@ -103,7 +103,7 @@ mod tests {
     use crate::lab::Lab;
 
     #[test]
-    fn a_receive_that_completes_while_it_is_posted_is_counted() {
+    fn concurrent_post_and_completion_keep_the_outstanding_count() {
         const RECEIVES: u64 = 200_000;
         let (device, _control) = Lab::new(false).process("127.77.207.1");
         let cq = Cq::new(&device, 1, None, 0).unwrap();

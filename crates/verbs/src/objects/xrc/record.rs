@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receive_comes_back_as_it_was_posted() {
+    fn receive_record_round_trips() {
         let list = [
             Sge { addr: 0x1234_5678_9abc_def0, length: 77, lkey: Lkey(0x1_0203) },
             Sge { addr: 1, length: u32::MAX, lkey: Lkey(u32::MAX) },
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_keeps_what_means_something() {
+    fn completion_record_round_trips_and_refuses_send_opcodes() {
         let completion = Completion {
             wr_id: 99,
             opcode: WcOpcode::RecvRdmaWithImm,
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn atomics_and_their_outcomes() {
+    fn atomic_request_and_outcome_records_round_trip() {
         for op in [AtomicOp::FetchAdd { add: 7 }, AtomicOp::CmpSwap { compare: 1, swap: 2 }] {
             let (qpn, rkey) = (Qpn::new(0x80_0001), Rkey(0x300));
             let atomic = Atomic { qpn, psn: 0xff_ffff, srqn: 0x80_0002, rkey, va: 64, op };
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_names_its_memory() {
+    fn place_record_round_trips() {
         let at = Sge { addr: 1 << 40, length: 3, lkey: Lkey(9) };
         for remote in [false, true] {
             let place = Place { srqn: 0x80_0003, remote, at, data: b"abc" };
@@ -368,7 +368,7 @@ mod tests {
     proptest! {
         /// The process at the other end of a ring may be hostile: its records are parsed or refused, within bounds.
         #[test]
-        fn any_record_is_parsed_or_refused(meta: Meta, bytes in vec(any::<u8>(), 0..600)) {
+        fn random_records_are_parsed_within_bounds_or_refused(meta: Meta, bytes in vec(any::<u8>(), 0..600)) {
             let mut sges = [Sge::default(); MAX_SGES as usize];
             if let Some((_, n)) = Receive::parse(meta, &bytes, &mut sges) {
                 prop_assert!(n <= sges.len());

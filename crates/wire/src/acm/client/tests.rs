@@ -62,7 +62,7 @@ fn is_reply(answer: Answer<'_>, right: &[u8]) {
 }
 
 #[test]
-fn message_with_one_path_is_that_of_the_answer() {
+fn one_path_shortcut_equals_the_emitted_reply() {
     let reply = Reply { tid: TID, answer: Answer::Paths(Paths::one(path(), None)) };
     let mut bytes = vec![0; reply.wire_len()];
     reply.emit(&mut bytes);
@@ -109,7 +109,7 @@ fn replies_have_the_bytes_of_the_protocol() {
 }
 
 #[test]
-fn flush_and_statistics_are_read_as_they_were_written() {
+fn flush_and_statistics_messages_round_trip() {
     is_request(Query::Flush(None), &header(8, 0, [0; 3], 16));
     let one = [header(8, 0, [0; 3], 88), entry(2, 1, b"node2")].concat();
     is_request(Query::Flush(Some(name("node2"))), &one);
@@ -180,7 +180,7 @@ fn endpoint_with_too_many_addresses_is_cut_to_what_fits() {
 }
 
 #[test]
-fn eight_entries_without_a_source_are_refused_or_one_question() {
+fn eight_entries_with_several_destinations_are_refused() {
     let dest = entry(2, 1, b"node2");
     let all = vec![dest.clone(); 8];
     assert_eq!(resolve(&all).len(), MAX_LEN);
@@ -209,7 +209,7 @@ fn answer_with_eight_paths_and_a_source_fits_into_a_message() {
 }
 
 #[test]
-fn requests_that_make_no_sense_are_answered_with_a_status() {
+fn invalid_requests_are_answered_with_a_failure_status() {
     let (a, b) = (entry(1, 1, b"a"), entry(2, 1, b"b"));
     let both = |x: &[u8], y: &[u8]| refused(&resolve(&[x.to_vec(), y.to_vec()]));
     assert_eq!(refused(&resolve(&[])), Status::INVALID);
@@ -244,7 +244,7 @@ fn name_of_64_bytes_is_refused_in_every_place() {
 }
 
 #[test]
-fn messages_without_a_known_end_close_the_connection() {
+fn messages_with_invalid_header_or_length_close_the_connection() {
     let good = resolve(&[entry(2, 1, b"b")]);
     for (at, value) in [(0, 0), (0, 2), (1, 0), (1, 4), (1, 0x8f), (6, 1), (7, 1)] {
         let mut bytes = good.clone();
@@ -257,7 +257,7 @@ fn messages_without_a_known_end_close_the_connection() {
 }
 
 #[test]
-fn stream_is_cut_into_messages() {
+fn acm_client_stream_is_split_into_messages_by_length() {
     let mut stream = resolve(&[entry(2, 1, b"b")]);
     let len = stream.len();
     stream.extend(header(2, 0, [0; 3], 16));
@@ -274,7 +274,7 @@ fn stream_is_cut_into_messages() {
 }
 
 #[test]
-fn answers_that_say_less_than_they_should_are_refused() {
+fn incomplete_replies_are_refused() {
     assert!(Reply::parse(&resolve(&[])).is_err(), "no path");
     assert!(Reply::parse(&resolve(&[entry(1, 1, b"me")])).is_err(), "a source only");
     let half = [header(1, 0, [0; 3], 52), vec![0; 36]].concat();

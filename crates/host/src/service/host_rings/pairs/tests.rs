@@ -46,7 +46,7 @@ fn a_pair_is_up_when_the_offerer_commits_and_not_before() {
 }
 
 #[test]
-fn who_was_told_that_there_are_no_rings_is_told_so_ever_after() {
+fn refused_ring_pair_stays_refused_until_a_process_ends() {
     let mut a = Pairs::default();
     let to_b = ends(3, 1, 5);
     let (id, _) = a.offer(Time(0), to_b, ()).unwrap();
@@ -77,7 +77,7 @@ fn who_was_told_that_there_are_no_rings_is_told_so_ever_after() {
 }
 
 #[test]
-fn of_two_offers_that_cross_the_lower_address_goes_first() {
+fn crossing_ring_offers_are_won_by_the_lower_address() {
     let (mut a, mut b) = (Pairs::default(), Pairs::default());
     let (to_b, to_a) = (ends(3, 1, 5), ends(5, 0, 3));
     let (ours, number) = a.offer(Time(0), to_b, ()).unwrap();
@@ -91,7 +91,7 @@ fn of_two_offers_that_cross_the_lower_address_goes_first() {
 }
 
 #[test]
-fn numbers_are_no_slots_and_are_used_again_last() {
+fn ring_pair_numbers_are_above_slots_and_reused_last() {
     let mut a = Pairs::default();
     let mut numbers = Vec::new();
     for slot in 1..=3 {
@@ -126,7 +126,7 @@ fn pairs_and_answers_of_a_process_are_bounded() {
 }
 
 #[test]
-fn what_is_kept_for_a_process_is_bounded_whatever_it_asks_for() {
+fn refused_ring_answers_kept_per_process_are_bounded() {
     let hosts = || (0..100_000_u32).map(|n| SocketAddr::from((std::net::Ipv4Addr::from(n), 7)));
     let to = |local, host| Ends { local, host, slot: 5 };
     let mut a = Pairs::default();
@@ -463,7 +463,7 @@ impl World {
 }
 
 #[test]
-fn both_processes_of_a_pair_hear_the_same() {
+fn both_processes_agree_on_rings_under_random_message_order() {
     let (mut rings, mut none) = (0, 0);
     for seed in 0..3000_u64 {
         let mut world = World::new();

@@ -578,7 +578,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guids_of_a_hosts_nodes_and_ports_are_among_four() {
+    fn node_and_port_guids_of_a_host_are_distinct_in_its_block_of_four() {
         for low in 0..4 {
             let host = 0x0211_2233_4455_6670 | low;
             let node = own_guid(Guid(host)).0;

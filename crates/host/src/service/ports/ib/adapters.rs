@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn each_port_says_which_others_are_on_its_fabric() {
+    fn each_port_lists_the_ports_of_its_device_on_the_same_fabric() {
         let port = |number, of, here: &[u8]| HostPort { number, of, here: here.to_vec() };
         assert_eq!(ports(&["a"]), [port(1, 1, &[1])]);
         assert_eq!(ports(&["a", "a"]), [port(1, 2, &[1, 2]), port(2, 2, &[1, 2])]);

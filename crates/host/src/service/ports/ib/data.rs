@@ -567,7 +567,7 @@ mod tests {
     const GROUP: Gid = Gid([0xff; 16]);
 
     #[test]
-    fn each_process_with_members_hears_a_group_once_until_the_last_has_left() {
+    fn group_is_delivered_once_per_process_until_its_last_member_leaves() {
         let mut data = Data::default();
         let [a, b, c] = [0x1001, 0x1002, 0x2001].map(Qpn::new);
         for qpn in [a, b, c] {

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_as_the_fabric_says() {
+    fn port_attributes_gids_and_counters_come_from_the_fabric() {
         let port = port(kind_on_fabric(), "f", NODE, &usual()).unwrap();
         assert_eq!((port.attr.lid, port.attr.sm_lid), (Lid(5), Lid(1)));
         assert_eq!((port.attr.state, port.attr.phys_state), (PortState::Active, PhysState::LinkUp));

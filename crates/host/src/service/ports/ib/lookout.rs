@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_of_the_way_to_the_socket_is_noticed_and_nothing_else() {
+    fn lookout_reports_only_creations_on_the_path_to_the_fabric_socket() {
         let tmp = temp_dir();
         let user = UserDir::at(tmp.path().join("r")).unwrap();
         let name = FabricName::default();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_happens_at_once_is_noticed_by_what_was_watched() {
+    fn lookout_reports_fabric_directories_and_socket_created_together() {
         let tmp = temp_dir();
         let user = UserDir::at(tmp.path().join("r")).unwrap();
         let lookout = Lookout::new(&user, &FabricName::default()).unwrap();

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fifo_is_opened_only_for_a_reader_and_nothing_else_is() {
+    fn issm_fifo_is_opened_only_with_a_reader_and_other_files_never() {
         let dir = temp_dir();
         let path = dir.path().join("issm0");
         assert!(open_for_reader(&path).unwrap().is_none());

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_before_does_not_end_a_connection_whose_request_is_taken() {
+    fn stale_poll_event_does_not_close_stream_whose_mpa_request_is_taken() {
         let (mut core, _dir) = testing::core();
         let ip = core.addresses.rows().next().unwrap().1.ip;
         let id = core.manager.create_id(ChannelId(1), PortSpace::Tcp, QpType::Rc, 0).unwrap();

@@ -492,7 +492,7 @@ mod tests {
     use crate::lab::Lab;
 
     #[test]
-    fn wakes_of_the_hub_are_held_until_its_round_ends() {
+    fn hub_defers_wakeups_until_its_round_ends() {
         let (device, _control) = Lab::new(true).process("127.77.209.1");
         let (bell, process) = PeerBell::pair().unwrap();
         let (wakes, peer) = (LateWakes::default(), Ring::to_process(bell));

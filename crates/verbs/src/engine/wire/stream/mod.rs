@@ -582,7 +582,7 @@ mod tests {
     use super::mulpdu;
 
     #[test]
-    fn frames_fill_segments() {
+    fn mulpdu_is_the_one_of_rfc_5044_for_each_mss() {
         // Ethernet with time stamps, without, and loopback: RFC 5044's EMSS - (6 + EMSS mod 4).
         assert_eq!(mulpdu(1448), 1442);
         assert_eq!(mulpdu(1460), 1454);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_with_something_in_flight_share() {
+    fn socket_buffer_is_shared_among_active_senders() {
         let shared_buffer = Arc::new(SharedBuffer::new(8 << 20));
         let zerocopy = ZeroCopySends::default;
         let share =

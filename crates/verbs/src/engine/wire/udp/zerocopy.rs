@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn only_requests_that_leave_for_the_first_time() {
+    fn zerocopy_is_used_only_for_first_transmission_of_acknowledged_requests() {
         const WRITE: u8 = 0x0a;
         const ACK: u8 = 0x11;
         const UC: u8 = 1 << 5;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn taken_back_when_the_last_is_acknowledged() {
+    fn zerocopy_buffers_are_recycled_when_their_last_psn_is_acknowledged() {
         let zerocopy_pool = SharedPool::default();
         let to = ZeroCopyDest { addr: ([127, 0, 0, 1], 4791).into(), slot: 1 };
         let mut zerocopy = ZeroCopySends::default();

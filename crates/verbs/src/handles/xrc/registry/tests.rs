@@ -47,7 +47,7 @@ fn domains_are_opened_as_files_are() {
 }
 
 #[test]
-fn registration_has_no_count_and_handles_have() {
+fn xrc_target_registration_is_not_counted_and_handles_are() {
     let (mut registry, a, b) = shared();
     let qpn = target(&mut registry, A, a, Hold::Registration);
     registry.hold(A, a, qpn, Hold::Registration).unwrap();
@@ -62,7 +62,7 @@ fn registration_has_no_count_and_handles_have() {
 }
 
 #[test]
-fn a_target_is_found_only_in_its_domain_by_who_has_it_open() {
+fn xrc_target_is_found_only_in_its_domain_and_by_its_holders() {
     let (mut registry, a, _) = shared();
     let qpn = target(&mut registry, A, a, Hold::Handle);
     let other = registry.open(B, None, true, false).unwrap();
@@ -79,7 +79,7 @@ fn a_target_is_found_only_in_its_domain_by_who_has_it_open() {
 }
 
 #[test]
-fn a_process_that_dies_holds_nothing() {
+fn dead_process_releases_its_xrc_targets_and_domains() {
     let (mut registry, a, b) = shared();
     let shared = target(&mut registry, A, a, Hold::Registration);
     let own = target(&mut registry, A, a, Hold::Handle);
@@ -120,7 +120,7 @@ proptest! {
     /// Three processes make requests in any order. By a separate model, a target lives exactly as long as a process holds it; in
     /// the end none remains.
     #[test]
-    fn targets_live_as_long_as_they_are_held(
+    fn xrc_target_lives_exactly_as_long_as_a_process_holds_it(
         steps in proptest::collection::vec((1..4_u64, step()), 0..120),
     ) {
         let mut registry = Registry::default();
