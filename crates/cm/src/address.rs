@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn service_ids_of_ports_are_ports() {
+    fn ip_service_ids_yield_their_port_space_and_port() {
         let at = |sid, sid_mask| IbAddr { sid_mask, ..IbAddr::new(Gid::ZERO, ServiceId(sid)) };
         assert_eq!(at(0x0106_1c06, u64::MAX).ip_service(), Some((PortSpace::Tcp, Some(7174))));
         assert_eq!(at(0x0106_0000, !0xffff).ip_service(), Some((PortSpace::Tcp, None)));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn text_leaves_out_what_is_not_given() {
+    fn ib_address_text_omits_unset_service_id_and_pkey() {
         let gid = Gid::new(0xfe80 << 48, rdmux_wire::Guid(7));
         let addr = IbAddr { pkey: Pkey(0x8001), ..IbAddr::new(gid, ServiceId(0x1234)) };
         let text = Addr::from(addr).to_string();

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_group() {
+    fn join_without_mgid_is_for_a_new_group_and_mapped_ipv4_group_is_ipv4() {
         let ip: IpAddr = "::ffff:239.1.2.3".parse().unwrap();
         let group = GroupWish::address(ip, JoinFlags::FullMember).group();
         assert_eq!(group, Ipv4Addr::new(239, 1, 2, 3).into());
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn hears_only_who_is_a_member_that_receives() {
+    fn only_full_member_and_non_member_join_states_receive_multicast() {
         let group = Ipv4Addr::new(239, 1, 2, 3);
         assert!(GroupWish::address(group, JoinFlags::FullMember).hears());
         assert!(!GroupWish::address(group, JoinFlags::SendOnlyFullMember).hears());
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_that_makes_no_sense_is_named() {
+    fn invalid_mcmember_record_field_is_named_in_the_error() {
         assert_eq!(wish(record(), Mask::all()).check().map_err(|f| f.field), Err("mtu"));
         assert_eq!(wish(record(), Mask::all() - Mask::MTU).check(), Ok(()));
         type Change = fn(&mut McMemberRecord);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn on_roce_a_record_chooses_what_nobody_administers() {
+    fn roce_join_takes_qkey_tclass_sl_flow_label_and_hop_limit_from_the_record() {
         let over_ip = |record, mask| wish(record, mask).over_ip(LOCAL, 64, Mtu::M1024);
         let plain = over_ip(record(), Mask::empty()).unwrap();
         assert_eq!((plain.qkey, plain.hop_limit), (Qkey::RDMA_UDP, 64));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn on_roce_a_record_cannot_choose_the_rest() {
+    fn roce_join_with_port_gid_mlid_pkey_mtu_scope_or_proxy_join_is_refused() {
         type Change = fn(&mut McMemberRecord);
         let table: [(Mask, Change, &str); 6] = [
             (Mask::PORT_GID, |_| {}, "port_gid"),

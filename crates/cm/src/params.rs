@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_of_a_peer_last_for_50_ms() {
+    fn rnr_timer_is_raised_until_all_rnr_retries_take_50_ms() {
         const MS_0_64: u8 = 12;
         assert_eq!(
             [0, 7].map(|retries| code(MS_0_64, retries)),

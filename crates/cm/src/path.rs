@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_without_a_grh_are_told_apart_by_their_lids() {
+    fn mad_peers_without_grh_are_distinguished_by_port_and_lid() {
         let [a, b] = [IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2])];
         let roce = MadPath::between(a, b);
         assert_eq!(roce.peer(), Peer::Gid(b.into()));

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_take_their_family_and_an_ipv6_one_takes_ipv4_too() {
+    fn wildcard_bind_conflicts_within_its_family_and_ipv6_wildcard_also_with_ipv4() {
         let (taken, wildcard) = (Err(PortError::InUse), Err(PortError::Wildcard));
         for (first, second, outcome) in [
             ("10.0.0.1", "10.0.0.1", taken),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn reuse_wants_both_and_ends_with_listen() {
+    fn reuseaddr_shares_a_port_only_if_both_ids_set_it_and_neither_listens() {
         let mut table = PortTable::default();
         let reuse = |id| Claim { reuse: true, ..claim(id, "0.0.0.0") };
         table.claim(7, reuse(1)).unwrap();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_specific_listener_goes_before_a_wildcard() {
+    fn listener_is_found_by_its_address_or_ipv6_wildcard_once_it_listens() {
         let mut table = PortTable::default();
         // Two listeners cannot overlap, so the wildcards here are of different families.
         for (id, ip) in [(1, "10.0.0.1"), (2, "10.0.0.2")] {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn ephemeral_ports_run_out_and_are_shared_by_distinct_connections_only() {
+    fn ephemeral_port_is_shared_only_by_connections_to_different_peers() {
         let mut table = PortTable::default();
         let range = 50_000..=50_002;
         let mut got: Vec<u16> = (1..=3)
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn any_port_is_one_that_suits_if_there_is_one() {
+    fn ephemeral_port_is_a_suitable_one_or_any_when_none_suits() {
         let mut table = PortTable::default();
         let range = 50_000..=50_003;
         let odd = |port: u16| port % 2 == 1;

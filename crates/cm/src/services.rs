@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn services_overlap_by_masked_id_gid_and_partition() {
+    fn service_claims_conflict_by_masked_service_id_gid_and_pkey() {
         let whole = u64::MAX;
         let free: &[(IbAddr, IbAddr, bool)] = &[
             (at(A, 7, whole, 0), at(A, 7, whole, 0), false),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn request_goes_to_the_listener_that_fits_and_listens() {
+    fn request_is_matched_to_a_listening_id_by_service_id_mask_gid_and_pkey() {
         let mut table = ServiceTable::default();
         for (id, addr) in [
             (1, at(A, 7, u64::MAX, 0x8001)),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn assigned_ids_are_of_the_connection_manager_and_differ() {
+    fn assigned_service_ids_are_distinct_and_have_prefix_0x02() {
         let mut table = ServiceTable::default();
         let any = IbAddr::of_port(Gid::new(0, Guid(1)));
         let mut numbers = [7, 7, 9].map(|n| n << 8).into_iter();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn no_id_is_assigned_where_others_have_all_of_them() {
+    fn bind_without_service_id_fails_when_the_gids_service_ids_are_all_taken() {
         let mut table = ServiceTable::default();
         table.claim(IdHandle(1), at(A, 0, 1 << 63, 0), || 0).unwrap();
         let refused = table.claim(IdHandle(2), IbAddr::of_port(A), || 7);

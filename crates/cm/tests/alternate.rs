@@ -149,7 +149,7 @@ fn alternate_path_of_req_is_loaded_at_both_ends() {
 }
 
 #[test]
-fn queue_pairs_without_an_alternate_path_are_asked_for_nothing_more() {
+fn qp_attr_without_alternate_path_has_no_alt_path_or_path_mig_state() {
     let (mut net, id) = connecting(None);
     let (_, negotiated) = agreed(&mut net, id);
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
@@ -171,7 +171,7 @@ fn patch_req(net: &mut Net, change: impl Fn(&mut Path)) {
 }
 
 #[test]
-fn alternate_path_to_no_address_of_ours_is_rejected_by_rep_and_loaded_at_neither_end() {
+fn req_alternate_path_with_foreign_gid_is_answered_failover_rejected_in_rep() {
     let changes: [fn(&mut Path); 5] = [
         |path| path.remote_gid = IpAddr::from([10, 9, 9, 9]).into(),
         |path| path.remote_gid = Gid::ZERO,
@@ -198,7 +198,7 @@ fn alternate_path_to_no_address_of_ours_is_rejected_by_rep_and_loaded_at_neither
 }
 
 #[test]
-fn program_that_does_not_take_the_alternate_path_says_so_in_rep() {
+fn failover_option_of_the_accepting_program_is_in_rep() {
     for failover in [Failover::NotSupported, Failover::Rejected] {
         let (mut net, _) = connecting(Some(record(PathData::ALTERNATE, 1, 1)));
         net.run_until_idle();
@@ -218,7 +218,7 @@ fn program_that_does_not_take_the_alternate_path_says_so_in_rep() {
 }
 
 #[test]
-fn lap_is_told_and_answered_and_both_queue_pairs_get_the_path() {
+fn lap_accepted_by_apr_loads_the_alternate_path_at_both_qps() {
     let (mut net, id, passive) = connected();
     load(&mut net, id, 1, 0);
     net.run_until_idle();
@@ -271,7 +271,7 @@ fn every_status_of_apr_reaches_the_program_that_asked() {
 }
 
 #[test]
-fn lap_that_cannot_be_is_refused_without_asking_the_program() {
+fn invalid_lap_is_answered_by_apr_with_status_and_raises_no_event() {
     type Patch = fn(&mut Lap);
     let cases: [(Patch, AprStatus); 5] = [
         (|lap| lap.remote_comm_id ^= 1, AprStatus::INVALID_COMM_ID),
@@ -303,7 +303,7 @@ fn lap_that_cannot_be_is_refused_without_asking_the_program() {
 }
 
 #[test]
-fn program_that_is_not_told_of_messages_has_its_laps_refused() {
+fn lap_to_id_without_messages_option_is_answered_apr_unsupported() {
     let (mut net, id, passive) = connected();
     let silent = IdOption::Cm(CmOption::Messages(false));
     net.hosts[SERVER].cm.set_option(passive, silent).unwrap();
@@ -316,7 +316,7 @@ fn program_that_is_not_told_of_messages_has_its_laps_refused() {
 }
 
 #[test]
-fn only_the_side_that_connected_asks_and_one_at_a_time() {
+fn lap_is_sent_only_by_the_active_side_and_one_at_a_time() {
     let (mut net, id, passive) = connected();
     let (now, records) = (net.now, [record(PathData::ALTERNATE, 1, 1)]);
     let server = &mut net.hosts[SERVER];
@@ -338,7 +338,7 @@ fn only_the_side_that_connected_asks_and_one_at_a_time() {
 }
 
 #[test]
-fn records_that_make_no_alternate_path_are_refused() {
+fn load_alternate_with_invalid_path_records_is_einval() {
     let (mut net, id, _) = connected();
     let (now, client) = (net.now, &mut net.hosts[CLIENT]);
     let good = record(PathData::ALTERNATE, 1, 1);
@@ -369,7 +369,7 @@ fn records_that_make_no_alternate_path_are_refused() {
 }
 
 #[test]
-fn lap_that_nobody_answers_is_told_and_the_connection_goes_on() {
+fn lap_without_apr_times_out_with_etimedout_and_connection_stays() {
     let (mut net, id, passive) = connected();
     net.filter = Box::new(|message| !matches!(message, Message::Lap(_)));
     load(&mut net, id, 1, 1);
@@ -387,7 +387,7 @@ fn lap_that_nobody_answers_is_told_and_the_connection_goes_on() {
 }
 
 #[test]
-fn lost_apr_is_sent_again_and_a_slow_program_has_mra_sent() {
+fn duplicate_lap_gets_mra_while_unanswered_and_the_same_apr_afterwards() {
     let (mut net, id, passive) = connected();
     load(&mut net, id, 1, 1);
     net.pass(Duration::from_millis(4300));
@@ -415,7 +415,7 @@ fn lost_apr_is_sent_again_and_a_slow_program_has_mra_sent() {
 }
 
 #[test]
-fn mra_of_an_answered_lap_gives_no_time_for_the_next_one() {
+fn late_mra_of_an_answered_lap_does_not_extend_the_next_laps_timeout() {
     let (mut net, id, passive) = connected();
     load(&mut net, id, 1, 1);
     net.run_until_idle();
@@ -442,7 +442,7 @@ fn mra_of_an_answered_lap_gives_no_time_for_the_next_one() {
 }
 
 #[test]
-fn flood_of_laps_asks_the_program_once_and_is_counted() {
+fn flood_of_laps_raises_one_event_and_the_rest_are_counted() {
     let (mut net, id, passive) = connected();
     load(&mut net, id, 1, 1);
     let (_, mad) = net.sent(CLIENT);
@@ -464,7 +464,7 @@ fn flood_of_laps_asks_the_program_once_and_is_counted() {
 }
 
 #[test]
-fn apr_that_answers_nothing_of_ours_changes_nothing() {
+fn apr_with_wrong_tid_comm_id_or_sender_is_ignored() {
     let (mut net, id, _) = connected();
     load(&mut net, id, 1, 1);
     let (_, mad) = net.sent(CLIENT);
@@ -489,7 +489,7 @@ fn apr_that_answers_nothing_of_ours_changes_nothing() {
 }
 
 #[test]
-fn disconnect_takes_a_lap_back() {
+fn apr_after_disconnect_is_einval() {
     for by_client in [true, false] {
         let (mut net, id, passive) = connected();
         load(&mut net, id, 1, 1);
@@ -510,7 +510,7 @@ fn disconnect_takes_a_lap_back() {
 }
 
 #[test]
-fn messages_go_by_the_other_path_once_the_queue_pair_has_migrated() {
+fn cm_messages_use_the_alternate_path_after_path_migration() {
     let (mut net, id) = connecting(Some(record(PathData::ALTERNATE, 1, 1)));
     let (passive, _) = agreed(&mut net, id);
     net.hosts[CLIENT].cm.migrated(id).unwrap();
@@ -546,7 +546,7 @@ fn messages_go_by_the_other_path_once_the_queue_pair_has_migrated() {
 }
 
 #[test]
-fn late_lap_by_the_former_path_does_not_take_a_connection_back_that_has_migrated() {
+fn late_lap_by_the_former_path_does_not_undo_path_migration() {
     let (mut net, id) = connecting(Some(record(PathData::ALTERNATE, 1, 1)));
     let (passive, _) = agreed(&mut net, id);
     load(&mut net, id, 0, 1);
@@ -564,7 +564,7 @@ fn late_lap_by_the_former_path_does_not_take_a_connection_back_that_has_migrated
 }
 
 #[test]
-fn connection_without_another_path_has_not_migrated() {
+fn migrated_or_apr_without_an_alternate_path_or_lap_is_einval() {
     let (mut net, id, passive) = connected();
     for (host, id) in [(CLIENT, id), (SERVER, passive)] {
         assert_eq!(net.hosts[host].cm.migrated(id).unwrap_err().errno(), 22);
@@ -576,7 +576,7 @@ fn connection_without_another_path_has_not_migrated() {
 }
 
 #[test]
-fn lids_of_a_roce_path_mean_nothing() {
+fn lids_of_a_roce_alternate_path_are_ignored() {
     let (mut net, id) = connecting(Some(record(PathData::ALTERNATE, 1, 1)));
     patch_req(&mut net, |path| (path.local_lid, path.remote_lid) = (Lid(7), Lid(0)));
     let (_, negotiated) = agreed(&mut net, id);

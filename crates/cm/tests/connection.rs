@@ -12,7 +12,7 @@ use rdmux_wire::{Mtu, Psn, Qpn, RnrTimer};
 use std::time::Duration;
 
 #[test]
-fn a_connection_comes_up_with_what_both_sides_asked_for_and_goes_down() {
+fn req_rep_rtu_dreq_drep_connect_with_negotiated_attributes_and_disconnect() {
     let mut net = Net::new(2);
     let listener = net.listener(0, QpType::Rc);
     let active = net.connecting(1, 0, QpType::Rc);
@@ -110,7 +110,7 @@ fn attributes_are_those_that_rdma_init_qp_attr_gives() {
 }
 
 #[test]
-fn a_host_connects_to_itself() {
+fn loopback_connection_of_a_host_to_itself_connects_and_disconnects() {
     let mut net = Net::new(1);
     net.listener(0, QpType::Rc);
     let active = net.connecting(0, 0, QpType::Rc);
@@ -150,7 +150,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn between_two_listeners_of_a_port_a_request_waits() {
+fn request_waits_during_listener_grace_until_the_next_listener() {
     for qp_type in [QpType::Rc, QpType::Ud] {
         let mut net = Net::new(2);
         let first = net.listener(0, qp_type);
@@ -167,7 +167,7 @@ fn between_two_listeners_of_a_port_a_request_waits() {
 }
 
 #[test]
-fn a_listener_that_does_not_come_back_is_not_waited_for_long() {
+fn request_is_rejected_invalid_service_id_when_listener_grace_ends() {
     let grace = Config::default().listener_grace;
     let mut net = Net::new(2);
     let first = net.listener(0, QpType::Rc);
@@ -187,7 +187,7 @@ fn a_listener_that_does_not_come_back_is_not_waited_for_long() {
 }
 
 #[test]
-fn who_gives_up_waiting_for_a_listener_is_not_announced_to_it() {
+fn request_destroyed_during_listener_grace_raises_no_connect_request() {
     let mut net = Net::new(2);
     let first = net.listener(0, QpType::Rc);
     net.destroy(0, first);
@@ -201,7 +201,7 @@ fn who_gives_up_waiting_for_a_listener_is_not_announced_to_it() {
 }
 
 #[test]
-fn a_program_refuses_with_its_reason_and_data() {
+fn reject_carries_reason_and_private_data_to_the_active_side() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let active = net.connecting(1, 0, QpType::Rc);
@@ -226,7 +226,7 @@ fn a_program_refuses_with_its_reason_and_data() {
 }
 
 #[test]
-fn the_active_side_refuses_a_response() {
+fn reject_of_a_rep_raises_rejected_at_the_passive_side() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let active = net.connecting(1, 0, QpType::Rc);
@@ -244,7 +244,7 @@ fn the_active_side_refuses_a_response() {
 }
 
 #[test]
-fn an_accept_taken_back_reaches_a_peer_that_missed_the_refusal() {
+fn reject_after_accept_is_repeated_for_rtu_when_the_rej_was_lost() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let mut lost = 1;
@@ -297,7 +297,7 @@ fn disconnected_before_established(net: &mut Net) -> IdHandle {
 }
 
 #[test]
-fn a_disconnection_before_establish_is_told_after_it() {
+fn disconnected_before_establish_is_reported_after_establish() {
     let mut net = Net::new(2);
     let active = disconnected_before_established(&mut net);
     let (now, client) = (net.now, &mut net.hosts[1]);
@@ -318,7 +318,7 @@ fn a_disconnection_before_establish_is_told_after_it() {
 
 /// Host 0 accepts and revokes that. The revocation overtakes the REP. The RTU is lost, as is everything that host 0 sends later.
 #[test]
-fn a_disconnection_that_overtakes_the_rep_is_told_after_establish() {
+fn dreq_that_overtakes_rep_is_reported_after_establish() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let active = net.connecting(1, 0, QpType::Rc);
@@ -347,7 +347,7 @@ fn a_disconnection_that_overtakes_the_rep_is_told_after_establish() {
 }
 
 #[test]
-fn a_disconnection_before_establish_leaves_the_program_its_choice() {
+fn reject_instead_of_establish_after_dreq_raises_no_event() {
     let mut net = Net::new(2);
     let active = disconnected_before_established(&mut net);
     let (now, client) = (net.now, &mut net.hosts[1]);
@@ -358,7 +358,7 @@ fn a_disconnection_before_establish_leaves_the_program_its_choice() {
 }
 
 #[test]
-fn no_answer_is_unreachable_after_all_retries() {
+fn req_without_answer_is_unreachable_etimedout_after_16_transmissions() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     net.filter = Box::new(|m| !matches!(m, Message::Req(_)));
@@ -375,7 +375,7 @@ fn no_answer_is_unreachable_after_all_retries() {
 }
 
 #[test]
-fn a_hint_ends_the_wait() {
+fn icmp_unreachable_ends_req_and_sidr_req_with_ehostunreach() {
     let mut net = Net::new(2);
     net.filter = Box::new(|_| false);
     net.connecting(1, 0, QpType::Rc);
@@ -389,7 +389,7 @@ fn a_hint_ends_the_wait() {
 }
 
 #[test]
-fn lost_messages_are_repeated() {
+fn lost_req_rep_rtu_dreq_or_drep_is_recovered_by_retransmission() {
     for lost in ["REQ", "REP", "RTU", "DREQ", "DREP"] {
         let mut net = Net::new(2);
         net.listener(0, QpType::Rc);
@@ -430,7 +430,7 @@ fn lost_messages_are_repeated() {
 }
 
 #[test]
-fn a_slow_program_makes_its_peer_wait_and_not_give_up() {
+fn mra_keeps_the_peer_waiting_while_the_program_is_slow() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let active = net.connecting(1, 0, QpType::Rc);
@@ -454,7 +454,7 @@ fn a_slow_program_makes_its_peer_wait_and_not_give_up() {
 }
 
 #[test]
-fn data_before_rtu_establishes() {
+fn comm_est_notify_before_rtu_raises_established_once() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     net.filter = Box::new(|m| !matches!(m, Message::Rtu(_)));
@@ -478,7 +478,7 @@ fn data_before_rtu_establishes() {
 }
 
 #[test]
-fn a_dead_process_disconnects_refuses_and_gives_up_at_once() {
+fn closed_channel_disconnects_connections_and_rejects_pending_requests() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let (_, passive) = net.connected(QpType::Rc);
@@ -510,7 +510,7 @@ fn a_dead_process_disconnects_refuses_and_gives_up_at_once() {
 }
 
 #[test]
-fn a_dead_active_process_takes_its_request_back() {
+fn accept_after_the_active_process_has_died_is_einval() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     net.connecting(1, 0, QpType::Rc);
@@ -533,7 +533,7 @@ fn a_dead_active_process_takes_its_request_back() {
 }
 
 #[test]
-fn a_peer_that_forgot_us_makes_the_connection_stale() {
+fn req_from_the_qp_of_an_existing_connection_is_rejected_stale() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let (_, passive) = net.connected(QpType::Rc);
@@ -556,7 +556,7 @@ fn a_peer_that_forgot_us_makes_the_connection_stale() {
 }
 
 #[test]
-fn the_backlog_holds_what_was_not_taken() {
+fn req_beyond_the_backlog_is_dropped_and_destroyed_listener_rejects_the_rest() {
     let mut net = Net::new(2);
     let listener = net.listener(0, QpType::Rc);
     for n in 0..20 {
@@ -583,7 +583,7 @@ fn the_backlog_holds_what_was_not_taken() {
 }
 
 #[test]
-fn events_go_to_the_channel_and_are_counted() {
+fn migrate_moves_events_to_the_new_channel_and_destroy_returns_their_count() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let (active, passive) = net.connected(QpType::Rc);
@@ -606,7 +606,7 @@ fn events_go_to_the_channel_and_are_counted() {
 }
 
 #[test]
-fn uc_is_asked_for_and_must_be_offered() {
+fn req_of_uc_to_an_rc_listener_is_rejected_invalid_transport() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Uc);
     let (active, _) = net.connected(QpType::Uc);
@@ -621,7 +621,7 @@ fn uc_is_asked_for_and_must_be_offered() {
 }
 
 #[test]
-fn as_much_as_possible_is_what_the_other_asked_for() {
+fn accept_with_maximal_depths_takes_those_of_the_request() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     net.connecting(1, 0, QpType::Rc);
@@ -645,7 +645,7 @@ fn as_much_as_possible_is_what_the_other_asked_for() {
 
 /// A device that serves few requests may have a peer that serves many.
 #[test]
-fn depths_have_a_limit_for_each_direction() {
+fn responder_resources_and_initiator_depth_have_separate_limits() {
     let config = Config { max_rd_atomic: 2, max_init_rd_atomic: 4, ..Config::default() };
     let mut net = Net::with(2, config);
     net.listener(0, QpType::Rc);

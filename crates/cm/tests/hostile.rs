@@ -45,7 +45,7 @@ fn ids_of(rtu: &[u8; 256]) -> (u32, u32) {
 }
 
 #[test]
-fn the_header_is_checked_and_every_fault_counted() {
+fn mad_with_bad_length_version_class_method_or_attribute_is_counted_and_dropped() {
     let (mut net, _, mads) = recorded();
     let path = path_from(&net, net.hosts[1].ip);
     let patched = |at: usize, value: u8| {
@@ -67,7 +67,7 @@ fn the_header_is_checked_and_every_fault_counted() {
 }
 
 #[test]
-fn replays_change_nothing() {
+fn replayed_messages_are_counted_as_duplicates_and_not_answered() {
     let (mut net, _, mads) = recorded();
     let path = path_from(&net, net.hosts[1].ip);
     for _ in 0..3 {
@@ -81,7 +81,7 @@ fn replays_change_nothing() {
 }
 
 #[test]
-fn a_third_host_cannot_end_a_connection() {
+fn dreq_or_rej_from_another_host_or_with_wrong_ids_does_not_disconnect() {
     let (mut net, passive, mads) = recorded();
     let (theirs, ours) = ids_of(&mads[1]);
     let stranger = path_from(&net, net.hosts[2].ip);
@@ -169,7 +169,7 @@ fn goes_down(net: &mut Net, passive: IdHandle, (ours, theirs): (u32, u32)) {
 }
 
 #[test]
-fn a_peer_does_not_choose_how_long_the_end_of_a_connection_is_kept() {
+fn timewait_is_bounded_whatever_the_peers_timeouts_say() {
     let mut net = Net::new(2);
     let req = request_with_longest_times(&mut net);
     let (passive, ours) = comes_up(&mut net, req);
@@ -180,7 +180,7 @@ fn a_peer_does_not_choose_how_long_the_end_of_a_connection_is_kept() {
 }
 
 #[test]
-fn a_peer_does_not_choose_how_long_its_answer_is_awaited() {
+fn dreq_retransmission_is_bounded_whatever_the_peers_timeouts_say() {
     let mut net = Net::new(2);
     let req = request_with_longest_times(&mut net);
     let (passive, _) = comes_up(&mut net, req);
@@ -193,7 +193,7 @@ fn a_peer_does_not_choose_how_long_its_answer_is_awaited() {
 }
 
 #[test]
-fn connections_that_are_over_are_bounded_and_counted() {
+fn oldest_timewait_is_forgotten_beyond_the_limit_and_counted() {
     const MOST: usize = 1 << 15;
     let mut net = Net::new(2);
     let mut req = request_with_longest_times(&mut net);
@@ -217,7 +217,7 @@ fn connections_that_are_over_are_bounded_and_counted() {
 }
 
 #[test]
-fn alternate_paths_are_declined() {
+fn lap_is_answered_apr_unsupported_or_invalid_comm_id_and_counted() {
     let (mut net, _, mads) = recorded();
     let (theirs, ours) = ids_of(&mads[1]);
     let peer = path_from(&net, net.hosts[1].ip);
@@ -243,7 +243,7 @@ fn alternate_paths_are_declined() {
 }
 
 #[test]
-fn a_response_to_nothing_is_refused() {
+fn rep_or_rtu_with_unknown_comm_id_is_rejected_and_mra_or_rej_ignored() {
     let mut net = Net::new(2);
     let peer = path_from(&net, net.hosts[1].ip);
     let rep = Rep {
@@ -288,7 +288,7 @@ fn a_response_to_nothing_is_refused() {
 }
 
 #[test]
-fn a_request_must_be_true_to_its_datagram() {
+fn req_that_contradicts_its_datagram_is_rejected_with_the_reason() {
     let mut net = Net::new(3);
     net.listener(0, QpType::Rc);
     net.connecting(1, 0, QpType::Rc);
@@ -327,7 +327,7 @@ fn a_request_must_be_true_to_its_datagram() {
 }
 
 #[test]
-fn ids_of_one_connection_do_not_tell_those_of_the_next() {
+fn comm_ids_psns_and_tids_of_successive_connections_are_unpredictable() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let reqs: Vec<_> = (0..16)
@@ -352,7 +352,7 @@ fn ids_of_one_connection_do_not_tell_those_of_the_next() {
 proptest! {
     /// Mutated datagrams, in any number, cause no panic and leak nothing.
     #[test]
-    fn mutations_do_not_panic(
+    fn mutated_cm_datagrams_do_not_panic_or_leak(
         edits in prop::collection::vec((0usize..8, 0usize..200, any::<u8>()), 1..60),
     ) {
         let (mut net, _, mut mads) = recorded();

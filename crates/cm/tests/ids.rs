@@ -24,7 +24,7 @@ fn sock(addr: &str) -> SocketAddr {
 }
 
 #[test]
-fn bind_takes_ports_of_its_own_space_and_gives_them_back() {
+fn bind_claims_a_port_of_its_port_space_until_destroy() {
     let mut net = Net::new(1);
     let cm = &mut net.hosts[0].cm;
     let (a, b) = (tcp(cm), tcp(cm));
@@ -58,7 +58,7 @@ fn bind_takes_ports_of_its_own_space_and_gives_them_back() {
 }
 
 #[test]
-fn reuse_and_family_options() {
+fn reuseaddr_and_afonly_set_before_bind_share_a_port() {
     let mut net = Net::new(1);
     let cm = &mut net.hosts[0].cm;
     let addr = sock("10.0.0.1:7174");
@@ -83,7 +83,7 @@ fn reuse_and_family_options() {
 
 /// The options apply to the port that the id has, as in Linux (`rdma_set_reuseaddr`, `rdma_set_afonly`).
 #[test]
-fn reuse_and_family_options_of_bound_ids() {
+fn reuseaddr_and_afonly_set_after_bind_apply_to_the_bound_port() {
     let mut net = Net::new(1);
     let cm = &mut net.hosts[0].cm;
     let addr = sock("10.0.0.1:7174");
@@ -140,7 +140,7 @@ fn an_ipv6_wildcard_listens_for_ipv4_too() {
 }
 
 #[test]
-fn localhost_is_the_host_itself() {
+fn loopback_address_is_bound_and_resolved_to_the_hosts_own_address() {
     for (mut net, localhost) in [(Net::new(1), "127.0.0.1:7174"), (Net::v6(1), "[::1]:7174")] {
         let own = net.addr(0, 7174);
         let net::Host { cm, out, .. } = &mut net.hosts[0];
@@ -161,7 +161,7 @@ fn localhost_is_the_host_itself() {
 }
 
 #[test]
-fn ipv6_connects_and_looks_up() {
+fn ipv6_addresses_work_for_rc_connections_and_sidr_requests() {
     let mut net = Net::v6(2);
     net.listener(0, QpType::Rc);
     let (active, passive) = net.connected(QpType::Rc);
@@ -179,7 +179,7 @@ fn ipv6_connects_and_looks_up() {
 }
 
 #[test]
-fn a_senseless_configuration_does_no_harm() {
+fn out_of_range_configuration_does_not_panic_or_prevent_connecting() {
     let config = Config {
         cm_response_timeout: 255,
         max_cm_retries: 255,
@@ -215,7 +215,7 @@ fn a_senseless_configuration_does_no_harm() {
 }
 
 #[test]
-fn resolution_succeeds_fails_and_ends_in_time() {
+fn resolve_addr_raises_addr_resolved_addr_error_or_etimedout() {
     let mut net = Net::new(2);
     let (now, dst) = (net.now, net.addr(0, 7174));
     let host = &mut net.hosts[1];
@@ -297,7 +297,7 @@ fn a_wildcard_destination_is_this_host() {
 }
 
 #[test]
-fn options_reach_the_wire_and_the_queue_pair() {
+fn tos_and_ack_timeout_options_are_in_req_and_qp_attributes() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let id = net.routed(1, 0, QpType::Rc);
@@ -324,7 +324,7 @@ fn options_reach_the_wire_and_the_queue_pair() {
 }
 
 #[test]
-fn enhanced_connection_establishment_passes_both_ways() {
+fn ece_is_carried_by_req_and_rep() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let id = net.routed(1, 0, QpType::Rc);
@@ -348,7 +348,7 @@ fn enhanced_connection_establishment_passes_both_ways() {
 }
 
 #[test]
-fn a_program_writes_events_of_its_own_kinds_only() {
+fn write_event_of_a_cm_event_kind_is_einval() {
     let mut net = Net::new(1);
     let host = &mut net.hosts[0];
     let id = tcp(&mut host.cm);
@@ -363,7 +363,7 @@ fn a_program_writes_events_of_its_own_kinds_only() {
 }
 
 #[test]
-fn datagram_services_are_looked_up() {
+fn sidr_req_is_answered_with_qpn_and_qkey_or_unsupported_service() {
     let mut net = Net::new(2);
     let nobody = net.connecting(1, 0, QpType::Ud);
     net.run_until_idle();
@@ -398,7 +398,7 @@ fn datagram_services_are_looked_up() {
 }
 
 #[test]
-fn a_lost_lookup_answer_is_given_again_and_the_program_asked_once() {
+fn duplicate_sidr_req_gets_the_same_sidr_rep_and_one_connect_request() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Ud);
     let mut drops = 2;
@@ -421,7 +421,7 @@ fn a_lost_lookup_answer_is_given_again_and_the_program_asked_once() {
 }
 
 #[test]
-fn a_destroyed_lookup_request_is_refused() {
+fn destroyed_sidr_request_is_rejected() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Ud);
     net.connecting(1, 0, QpType::Ud);
@@ -434,7 +434,7 @@ fn a_destroyed_lookup_request_is_refused() {
 }
 
 #[test]
-fn groups_are_joined_left_and_lost() {
+fn multicast_join_leave_and_network_errors_raise_one_event_each() {
     let mut net = Net::new(1);
     let now = net.now;
     let host = &mut net.hosts[0];
@@ -489,7 +489,7 @@ fn groups_are_joined_left_and_lost() {
 }
 
 #[test]
-fn a_lost_address_and_a_lost_device() {
+fn removed_address_raises_addr_change_and_removed_device_device_removal() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let (active, _) = net.connected(QpType::Rc);
@@ -515,7 +515,7 @@ fn a_lost_address_and_a_lost_device() {
 }
 
 #[test]
-fn groups_of_a_lost_address_are_left_at_the_network() {
+fn removed_address_leaves_its_multicast_groups_with_multicast_error() {
     let mut net = Net::new(1);
     let now = net.now;
     let host = &mut net.hosts[0];
@@ -546,7 +546,7 @@ fn groups_of_a_lost_address_are_left_at_the_network() {
 }
 
 #[test]
-fn limits_are_errors_that_say_what() {
+fn exceeded_limits_and_wrong_states_are_errors_with_errno_and_text() {
     let config = Config { max_ids_per_channel: 2, ..Config::default() };
     let mut net = Net::with(2, config);
     let cm = &mut net.hosts[0].cm;
@@ -572,7 +572,7 @@ fn limits_are_errors_that_say_what() {
 }
 
 #[test]
-fn reserved_numbers_are_nobody_elses() {
+fn reserved_id_numbers_are_not_given_to_other_ids() {
     let mut net = Net::new(1);
     let cm = &mut net.hosts[0].cm;
     let IdHandle(first) = cm.reserve_ids(2);
@@ -588,7 +588,7 @@ fn reserved_numbers_are_nobody_elses() {
 }
 
 #[test]
-fn a_refusal_that_nobody_waits_for_becomes_the_event_of_the_step() {
+fn late_command_failure_becomes_connect_error_only_if_state_still_fits() {
     let mut net = Net::new(2);
     let id = net.routed(1, 0, QpType::Rc);
     let host = &mut net.hosts[1];
@@ -603,7 +603,7 @@ fn a_refusal_that_nobody_waits_for_becomes_the_event_of_the_step() {
 }
 
 #[test]
-fn a_thousand_ids_leave_nothing() {
+fn established_connections_need_no_timer_and_outlive_their_listener() {
     let mut net = Net::new(2);
     let listener = net.listener(0, QpType::Rc);
     for n in 0..1000 {
@@ -629,7 +629,7 @@ fn a_thousand_ids_leave_nothing() {
 }
 
 #[test]
-fn nothing_happens_without_a_cause() {
+fn idle_manager_has_no_timeout_event_or_message() {
     let cm = Manager::new(Config::default(), [0; 32]);
     assert_eq!(cm.poll_timeout(), None);
     let mut cm = cm;

@@ -144,7 +144,7 @@ fn param(qpn: u32) -> ConnParam {
 }
 
 #[test]
-fn connection_has_the_path_of_administration_at_both_ends() {
+fn infiniband_connection_uses_the_sa_path_record_at_both_ends() {
     for hop_limit in [0, 64] {
         let (mut server, mut client) = (Host::new(1), Host::new(2));
         server.listener(None, PortSpace::Tcp, QpType::Rc);
@@ -186,7 +186,7 @@ fn connection_has_the_path_of_administration_at_both_ends() {
 }
 
 #[test]
-fn request_for_a_port_that_is_not_ours_is_refused() {
+fn infiniband_req_with_foreign_gid_lid_pkey_or_mtu_is_rejected() {
     type Patch = fn(&mut Req);
     let patches: [(Patch, RejReason); 5] = [
         (|req| req.primary.remote_gid = Gid::new(7, Guid(7)), RejReason::INVALID_GID),
@@ -213,7 +213,7 @@ fn request_for_a_port_that_is_not_ours_is_refused() {
 }
 
 #[test]
-fn alias_gid_of_the_port_is_a_way_to_it() {
+fn req_to_an_alias_gid_of_the_port_gets_its_gid_index() {
     let (mut server, mut client) = (Host::new(1), Host::new(2));
     server.listener(None, PortSpace::Tcp, QpType::Rc);
     let id = client.routed(&server, PortSpace::Tcp, QpType::Rc, 0);
@@ -228,7 +228,7 @@ fn alias_gid_of_the_port_is_a_way_to_it() {
 }
 
 #[test]
-fn listener_of_one_device_does_not_hear_the_peers_of_another() {
+fn listener_bound_to_one_device_gets_no_req_of_another_device() {
     for (only, hears) in [(None, true), (Some(IB), true), (Some(0), false)] {
         let (mut server, mut client) = (Host::new(1), Host::new(2));
         server.listener(only, PortSpace::Tcp, QpType::Rc);
@@ -241,7 +241,7 @@ fn listener_of_one_device_does_not_hear_the_peers_of_another() {
 }
 
 #[test]
-fn datagram_peer_is_looked_up_and_answered_along_the_lids() {
+fn sidr_over_infiniband_uses_lids_and_the_qkey_of_the_port_space() {
     for (ps, qkey) in [(PortSpace::Udp, Qkey::RDMA_UDP), (PortSpace::IpoIb, Qkey(0xb1b))] {
         let (mut server, mut client) = (Host::new(1), Host::new(2));
         server.listener(None, ps, QpType::Ud);
@@ -369,7 +369,7 @@ fn alternate_path_to_a_lid_or_partition_that_is_not_ours_is_rejected() {
 }
 
 #[test]
-fn redirection_on_infiniband_goes_to_a_lid() {
+fn cm_redirect_is_followed_to_a_unicast_lid_with_a_matching_pkey_only() {
     // The partition is 5, in which either may be a full or a limited member; 0 names none.
     let cases = [
         (Lid(0xc001), Pkey(0), false),
@@ -437,7 +437,7 @@ fn sent_after(reason: RejReason, gid: impl Fn(&Host) -> Gid) -> (Host, Host, IdH
 }
 
 #[test]
-fn redirection_of_the_port_alone_asks_the_same_manager() {
+fn port_redirect_resends_req_to_the_same_cm_and_port_cm_redirect_to_the_new_one() {
     for (reason, asked) in [(RejReason::PORT_REDIRECT, 4), (RejReason::PORT_CM_REDIRECT, 7)] {
         let (server, mut client, id) = sent_after(reason, |server| server.port.gids[1]);
         let (path, mad) = client.sent();
@@ -453,7 +453,7 @@ fn redirection_of_the_port_alone_asks_the_same_manager() {
 }
 
 #[test]
-fn redirection_to_a_lid_without_a_gid_keeps_the_peers() {
+fn port_cm_redirect_with_lid_and_zero_gid_keeps_the_remote_gid() {
     let (server, mut client, id) = sent_after(RejReason::PORT_CM_REDIRECT, |_| Gid::ZERO);
     let (path, mad) = client.sent();
     assert_eq!((path.av.dlid, path.av.dgid), (7, server.port.gids[0]));
@@ -490,7 +490,7 @@ fn way(client: &Host, query: &PathQuery) -> Path {
 }
 
 #[test]
-fn redirection_without_a_lid_goes_by_the_path_that_administration_has() {
+fn redirect_without_a_lid_queries_a_path_record_and_follows_it() {
     let (mut server, mut client, id, (path, rej)) = redirected(|server| server.port.gids[1]);
     let (asked, query) = client.out.paths.pop_front().unwrap();
     let wanted = (id, server.port.gids[1], client.port.gids[0], Pkey(5));
@@ -524,7 +524,7 @@ fn redirection_without_a_lid_goes_by_the_path_that_administration_has() {
 }
 
 #[test]
-fn mra_that_comes_after_a_redirection_takes_no_question_back() {
+fn mra_after_a_redirect_does_not_cancel_the_path_query() {
     let (server, mut client, id, (path, rej)) = redirected(|server| server.port.gids[1]);
     let (_, query) = client.out.paths.pop_front().unwrap();
     let CmMad { tid, message: Message::Rej(rej), .. } = CmMad::parse(&rej).unwrap() else {
@@ -548,7 +548,7 @@ fn mra_that_comes_after_a_redirection_takes_no_question_back() {
 }
 
 #[test]
-fn redirection_to_where_no_path_leads_is_a_refusal() {
+fn redirect_to_a_gid_without_a_path_is_rejected_with_the_redirect_reason() {
     let late = Time::ZERO.after(SECOND * 2);
     let refused = |client: &mut Host| {
         let rejected = client.out.events.pop_front().unwrap().1;
@@ -579,7 +579,7 @@ fn redirection_to_where_no_path_leads_is_a_refusal() {
 }
 
 #[test]
-fn who_ends_an_id_while_a_path_is_looked_for_takes_the_question_back() {
+fn destroy_during_a_redirects_path_query_cancels_the_query() {
     let (_, mut client, id, _) = redirected(|server| server.port.gids[1]);
     let (_, query) = client.out.paths.pop_front().unwrap();
     client.cm.destroy(Time::ZERO, id, &mut client.out).unwrap();
@@ -590,7 +590,7 @@ fn who_ends_an_id_while_a_path_is_looked_for_takes_the_question_back() {
 }
 
 #[test]
-fn lookup_that_is_redirected_without_a_lid_goes_there_too() {
+fn sidr_redirect_without_a_lid_queries_a_path_record_and_follows_it() {
     let (mut server, mut client) = (Host::new(1), Host::new(2));
     server.listener(None, PortSpace::Udp, QpType::Ud);
     for answer in [true, false] {
@@ -630,7 +630,7 @@ fn lookup_that_is_redirected_without_a_lid_goes_there_too() {
 }
 
 #[test]
-fn request_for_the_second_port_may_come_to_the_first() {
+fn req_for_the_second_port_received_at_the_first_is_accepted() {
     let (mut server, mut client) = (Host::new(1), Host::new(2));
     let second = second_port(&mut server);
     let id = server.cm.create_id(SERVER, PortSpace::Ib, QpType::Rc, 0).unwrap();
@@ -660,7 +660,7 @@ fn request_for_the_second_port_may_come_to_the_first() {
 }
 
 #[test]
-fn ids_with_a_gid_stay_while_a_port_has_it() {
+fn removed_gid_raises_addr_change_for_ids_bound_to_it() {
     let mut host = Host::new(1);
     let id = host.cm.create_id(CLIENT, PortSpace::Ib, QpType::Rc, 0).unwrap();
     let at = IbAddr::new(host.port.gids[1], ServiceId(0x1000_0000_0000_0007));

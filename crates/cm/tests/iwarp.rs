@@ -296,7 +296,7 @@ fn fault(bytes: &[u8]) -> Fault {
 }
 
 #[test]
-fn both_sides_learn_the_same_however_the_stream_is_cut() {
+fn mpa_negotiation_is_the_same_for_every_tcp_segmentation() {
     for peer_to_peer in [true, false] {
         for piece in [1, 2, 3, 7, 19, 20, 21, usize::MAX] {
             let mut world = World::new(Config::default());
@@ -326,7 +326,7 @@ fn both_sides_learn_the_same_however_the_stream_is_cut() {
 }
 
 #[test]
-fn the_passive_side_is_not_up_before_the_first_frame() {
+fn passive_side_is_established_only_after_the_rtr_frame() {
     let mut world = World::new(Config::default());
     world.listener(1);
     world.connecting(&wish(true));
@@ -342,7 +342,7 @@ fn the_passive_side_is_not_up_before_the_first_frame() {
 }
 
 #[test]
-fn a_connection_ends_when_its_stream_has() {
+fn iwarp_disconnected_is_raised_once_when_the_tcp_stream_ends() {
     let mut world = World::new(Config::default());
     world.listener(1);
     let (active, _) = world.connected(&wish(true));
@@ -371,7 +371,7 @@ fn a_connection_ends_when_its_stream_has() {
 }
 
 #[test]
-fn a_refusal_has_private_data_and_a_refused_port_an_errno() {
+fn mpa_reject_is_rejected_econnrefused_with_private_data() {
     let mut world = World::new(Config::default());
     world.listener(1);
     world.connecting(&wish(true));
@@ -389,7 +389,7 @@ fn a_refusal_has_private_data_and_a_refused_port_an_errno() {
 }
 
 #[test]
-fn revision_one_is_tried_once_when_two_is_reset() {
+fn mpa_v2_request_that_is_reset_is_retried_once_with_v1() {
     let mut world = World::new(Config::default());
     world.listener(4);
     world.resets = 1;
@@ -414,7 +414,7 @@ fn revision_one_is_tried_once_when_two_is_reset() {
 }
 
 #[test]
-fn a_host_of_revision_one_asks_with_it() {
+fn mpa_v1_configuration_sends_v1_requests_with_512_bytes_of_private_data() {
     let iwarp = iw::Config { revision: iw::Revision::V1, ..Default::default() };
     let mut world = World::new(Config { iwarp, ..Config::default() });
     world.listener(1);
@@ -424,7 +424,7 @@ fn a_host_of_revision_one_asks_with_it() {
 }
 
 #[test]
-fn a_reply_that_does_not_suit_is_answered_by_a_terminate() {
+fn mpa_reply_with_bad_rtr_or_ird_is_answered_by_terminate() {
     let enhanced = |write: bool, ird, ord| Enhanced {
         peer_to_peer: true,
         rtr_send: !write,
@@ -457,7 +457,7 @@ fn a_reply_that_does_not_suit_is_answered_by_a_terminate() {
 }
 
 #[test]
-fn a_stream_that_breaks_before_it_is_handed_over_ends_a_connection_that_was_up() {
+fn stream_reset_before_hand_over_raises_established_then_disconnected() {
     let flags = Flags::default();
     let enhanced = Enhanced {
         peer_to_peer: true,
@@ -493,7 +493,7 @@ fn a_stream_that_breaks_before_it_is_handed_over_ends_a_connection_that_was_up()
 }
 
 #[test]
-fn peers_that_do_not_answer_are_given_up() {
+fn missing_mpa_reply_request_or_rtr_frame_times_out() {
     // The initiator gets no reply.
     let mut world = World::new(Config::default());
     world.connecting(&wish(true));
@@ -549,7 +549,7 @@ fn request(letters: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_first_frame_is_the_one_that_was_agreed_on() {
+fn rtr_frame_other_than_the_negotiated_one_is_connect_error() {
     let framing = fpdu::Framing { crc: false, markers: false };
     let bad_read = rtr::read(framing).to_vec();
     for (letters, first, good) in [
@@ -590,7 +590,7 @@ fn a_first_frame_is_the_one_that_was_agreed_on() {
 }
 
 #[test]
-fn what_is_no_request_is_reset() {
+fn stream_that_does_not_begin_with_an_mpa_request_is_reset() {
     for bytes in [&b"GET / HTTP/1.1\r\n"[..], &[0; 20], b"MPA ID Rep Frame\0\x02\0\0", {
         &b"MPA ID Req Frame\0\x03\0\0"[..]
     }] {
@@ -605,7 +605,7 @@ fn what_is_no_request_is_reset() {
 }
 
 #[test]
-fn requests_wait_for_room_and_none_is_lost() {
+fn mpa_requests_beyond_the_backlog_wait_and_none_is_lost() {
     let mut world = World::new(Config::default());
     world.listener(2);
     for qpn in 0x100..0x105 {
@@ -629,7 +629,7 @@ fn requests_wait_for_room_and_none_is_lost() {
 }
 
 #[test]
-fn peers_wait_a_little_for_the_next_listener() {
+fn tcp_stream_without_listener_is_kept_for_the_grace_time_then_reset() {
     let mut world = World::new(Config::default());
     let first = world.listener(1);
     let now = world.now;
@@ -656,7 +656,7 @@ fn peers_wait_a_little_for_the_next_listener() {
 }
 
 #[test]
-fn a_request_whose_peer_is_gone_cannot_be_answered() {
+fn accept_after_the_peers_stream_ended_is_econnreset() {
     let mut world = World::new(Config::default());
     world.listener(1);
     let stream = world.stranger(&request("AC"));
@@ -677,7 +677,7 @@ fn a_request_whose_peer_is_gone_cannot_be_answered() {
 }
 
 #[test]
-fn an_id_may_be_destroyed_in_every_state() {
+fn iwarp_id_destroyed_in_any_state_raises_no_event_and_closes_its_stream() {
     for steps in 0..5 {
         for host in [SERVER_HOST, CLIENT_HOST] {
             let mut world = World::new(Config::default());
@@ -711,7 +711,7 @@ fn an_id_may_be_destroyed_in_every_state() {
 }
 
 #[test]
-fn who_says_what_about_the_mode_goes_first() {
+fn peer_to_peer_mode_is_taken_from_param_then_option_then_configuration() {
     for (of_param, option, config, holds) in [
         (Some(true), Some(false), false, true),
         (Some(false), Some(true), true, false),
@@ -737,7 +737,7 @@ fn who_says_what_about_the_mode_goes_first() {
 }
 
 #[test]
-fn a_queue_pair_has_one_stream() {
+fn connect_of_a_qp_that_already_has_a_stream_is_invalid() {
     let mut world = World::new(Config::default());
     world.connecting(&wish(true));
     let second = world.routed();
@@ -750,7 +750,7 @@ fn a_queue_pair_has_one_stream() {
 }
 
 #[test]
-fn datagrams_and_other_services_have_no_device_of_iwarp() {
+fn udp_uc_and_ib_port_spaces_cannot_bind_an_iwarp_device() {
     let mut world = World::new(Config::default());
     let iwarp = Some(OnlyDevice { device: 1, transport: TransportType::Iwarp });
     let at = world.at();
@@ -791,7 +791,7 @@ fn few(max_half_open: usize, max_half_open_in_all: usize) -> World {
 }
 
 #[test]
-fn silent_peers_of_a_full_listener_displace_the_oldest_of_their_own() {
+fn half_open_streams_beyond_the_listeners_limit_shed_the_oldest_of_the_source() {
     let mut world = few(4, 100);
     world.listener(1);
     let (honest, _) = comes(&mut world, 7174, "10.0.0.8");
@@ -821,7 +821,7 @@ fn silent_peers_of_a_full_listener_displace_the_oldest_of_their_own() {
 }
 
 #[test]
-fn silent_peers_of_many_listeners_displace_those_of_the_fullest() {
+fn half_open_streams_beyond_the_total_limit_shed_those_of_the_fullest_listener() {
     let mut world = few(4, 6);
     let (first, _) = comes(&mut world, 1, "10.0.0.9");
     for port in [1, 1, 1, 2, 3] {
@@ -834,7 +834,7 @@ fn silent_peers_of_many_listeners_displace_those_of_the_fullest() {
 }
 
 #[test]
-fn requests_that_wait_for_a_program_hold_back_their_own_listener_only() {
+fn untaken_mpa_requests_stop_accepts_of_their_own_listener_only() {
     let mut world = few(2, 100);
     world.listener(1);
     for qpn in 0x11..0x14 {
@@ -854,7 +854,7 @@ fn requests_that_wait_for_a_program_hold_back_their_own_listener_only() {
 
 /// The address of a link-local listener is compared without the interface that its connections' addresses have.
 #[test]
-fn peers_of_a_link_local_address_are_those_of_its_listener() {
+fn link_local_listener_matches_streams_without_their_scope_id() {
     let mut world = few(2, 100);
     let (of_listener, of_stream) =
         ("[fe80::1]:7174".parse().unwrap(), "[fe80::1%2]:7174".parse().unwrap());
@@ -887,7 +887,7 @@ fn peers_of_a_link_local_address_are_those_of_its_listener() {
 }
 
 #[test]
-fn a_listener_whose_device_is_gone_listens_no_more() {
+fn device_removal_closes_the_iwarp_listening_socket_once() {
     let mut world = World::new(Config::default());
     let listener = world.listener(1);
     let now = world.now;
@@ -901,7 +901,7 @@ fn a_listener_whose_device_is_gone_listens_no_more() {
 }
 
 #[test]
-fn end_of_an_earlier_stream_of_a_queue_pair_is_ignored() {
+fn stream_end_of_a_qps_earlier_connection_is_ignored() {
     let mut world = World::new(Config::default());
     world.listener(1);
     world.connected(&wish(true));

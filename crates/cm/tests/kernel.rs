@@ -152,7 +152,7 @@ fn req_of(frame: &Frame) -> Req {
 }
 
 #[test]
-fn our_answers_to_the_kernels_connection_are_the_kernels_own() {
+fn rep_dreq_and_drep_to_a_captured_kernel_req_equal_the_kernels_bytes() {
     for capture in ["rxe_rping.pcap", "rxe_ucmatose.pcap"] {
         let frames = frames(capture);
         let kernel_req = &frames[0];
@@ -218,7 +218,7 @@ fn our_answers_to_the_kernels_connection_are_the_kernels_own() {
 }
 
 #[test]
-fn our_connection_asks_as_the_kernels_does() {
+fn req_and_rtu_equal_those_of_a_captured_kernel_connection() {
     for capture in ["rxe_rping.pcap", "rxe_ucmatose.pcap"] {
         let frames = frames(capture);
         let kernel_req = &frames[0];
@@ -284,7 +284,7 @@ fn frames_of<'a>(frames: &'a [Frame], name: &str) -> &'a Frame {
 }
 
 #[test]
-fn each_side_begins_with_the_psn_that_the_other_named() {
+fn kernel_capture_sends_first_packet_with_the_peers_starting_psn() {
     let frames = frames("rxe_rping.pcap");
     let req = req_of(&frames[0]);
     let Message::Rep(rep) = about(&frames, "REP", &req).message() else { panic!() };
@@ -300,7 +300,7 @@ fn each_side_begins_with_the_psn_that_the_other_named() {
 }
 
 #[test]
-fn nobody_listening_is_refused_as_the_kernel_refuses() {
+fn rej_without_listener_equals_the_kernels_bytes() {
     let frames = frames("rxe_cm_reject.pcap");
     let (req, rej) = (&frames[0], &frames[1]);
     let mut server = Stand::new(req.dst, Guid(1));
@@ -323,7 +323,7 @@ fn nobody_listening_is_refused_as_the_kernel_refuses() {
 }
 
 #[test]
-fn lookups_are_the_kernels() {
+fn sidr_req_and_sidr_rep_equal_the_kernels_bytes() {
     let frames = frames("rxe_ud.pcap");
     let kernel_req = frames_of(&frames, "SIDR_REQ");
     let Message::SidrReq(req) = kernel_req.message() else { panic!() };

@@ -68,7 +68,7 @@ fn requested(net: &mut Net, id: IdHandle) -> IdHandle {
 }
 
 #[test]
-fn fields_of_req_are_those_of_the_options_and_the_peer_is_told_them() {
+fn cm_options_set_the_fields_of_req_and_rep() {
     let (mut net, id) = told(QpType::Rc);
     set(
         &mut net,
@@ -116,7 +116,7 @@ fn fields_of_req_are_those_of_the_options_and_the_peer_is_told_them() {
 }
 
 #[test]
-fn fields_are_the_defaults_and_events_carry_no_message_unless_asked() {
+fn events_carry_no_message_without_the_messages_option() {
     let mut net = Net::new(2);
     net.listener(SERVER, QpType::Rc);
     net.connecting(CLIENT, SERVER, QpType::Rc);
@@ -161,7 +161,7 @@ fn psns_of_rep(net: &mut Net, passive: IdHandle) -> [Psn; 2] {
 }
 
 #[test]
-fn starting_psn_of_a_listener_is_that_of_its_answers() {
+fn starting_psn_option_of_a_listener_is_in_its_rep() {
     let mut net = Net::new(2);
     let listener = net.listener(SERVER, QpType::Rc);
     set(&mut net, SERVER, listener, &[CmOption::StartingPsn(0x65_4321)]);
@@ -221,7 +221,7 @@ fn response_timeouts_and_retries_of_req_rule_the_repetitions_of_both_sides() {
 }
 
 #[test]
-fn mra_of_req_has_the_peer_wait_and_is_sent_again_for_a_duplicate() {
+fn mra_of_req_delays_retransmission_and_is_repeated_for_a_duplicate_req() {
     let (mut net, id) = told(QpType::Rc);
     let passive = requested(&mut net, id);
     net.log.clear();
@@ -245,7 +245,7 @@ fn mra_of_req_has_the_peer_wait_and_is_sent_again_for_a_duplicate() {
 }
 
 #[test]
-fn mra_of_rep_has_the_accepting_side_wait() {
+fn mra_of_rep_delays_its_retransmission_until_rtu() {
     let (mut net, id) = told(QpType::Rc);
     let passive = requested(&mut net, id);
     accept(&mut net, passive);
@@ -269,7 +269,7 @@ fn mra_of_rep_has_the_accepting_side_wait() {
 }
 
 #[test]
-fn mra_is_delayed_until_the_peer_asks_again_with_the_service_timeout_of_the_option() {
+fn mra_is_sent_for_a_duplicate_rep_with_the_service_timeout_option() {
     let (mut net, id) = told(QpType::Rc);
     let passive = requested(&mut net, id);
     accept(&mut net, passive);
@@ -293,7 +293,7 @@ fn mra_is_delayed_until_the_peer_asks_again_with_the_service_timeout_of_the_opti
 }
 
 #[test]
-fn peer_that_asks_for_time_without_end_is_given_up_and_counted() {
+fn endless_mras_end_in_unreachable_etimedout_and_are_counted_as_flood() {
     let (mut net, id) = told(QpType::Rc);
     set(&mut net, CLIENT, id, &[CmOption::MaxRetries(3)]);
     connect(&mut net, id);
@@ -337,7 +337,7 @@ fn rej_has_the_reason_and_the_additional_information_of_the_program() {
 }
 
 #[test]
-fn refusals_that_are_too_long_are_refused_themselves() {
+fn reject_or_mra_with_too_long_private_data_is_einval() {
     let (mut net, id) = told(QpType::Rc);
     let passive = requested(&mut net, id);
     let (now, server) = (net.now, &mut net.hosts[SERVER]);
@@ -388,7 +388,7 @@ fn private_data_of_rtu_dreq_and_drep_reach_the_peer() {
 }
 
 #[test]
-fn lost_rtu_is_told_by_the_queue_pair() {
+fn comm_est_notify_replaces_a_lost_rtu_and_event_has_no_message() {
     let (mut net, id) = told(QpType::Rc);
     let passive = requested(&mut net, id);
     accept(&mut net, passive);
@@ -416,7 +416,7 @@ fn redirection(to: &Redirect, reason: RejReason) -> Refusal {
 }
 
 #[test]
-fn redirected_request_is_sent_there_and_the_peer_is_another_one() {
+fn req_redirected_by_rej_connects_to_the_other_host() {
     const THIRD: usize = 2;
     let (mut net, id) = told(QpType::Rc);
     net.listener(THIRD, QpType::Rc);
@@ -445,7 +445,7 @@ fn redirected_request_is_sent_there_and_the_peer_is_another_one() {
 }
 
 #[test]
-fn redirections_in_a_circle_end_in_a_refusal() {
+fn redirect_loop_is_rejected_after_four_redirects() {
     let (mut net, id) = told(QpType::Rc);
     let back = at(&net, SERVER);
     let refusal = redirection(&back, RejReason::PORT_CM_REDIRECT);
@@ -465,7 +465,7 @@ fn redirections_in_a_circle_end_in_a_refusal() {
 }
 
 #[test]
-fn redirections_that_cannot_be_followed_are_refusals() {
+fn redirect_with_invalid_gid_pkey_qpn_or_ari_is_rejected() {
     let multicast = Gid([0xff; 16]);
     type Change = fn(&mut Redirect);
     let cases: &[(&str, Change)] = &[
@@ -503,7 +503,7 @@ fn redirections_that_cannot_be_followed_are_refusals() {
 }
 
 #[test]
-fn redirected_lookup_is_sent_there() {
+fn sidr_req_redirected_by_sidr_rep_is_sent_to_the_other_host() {
     const THIRD: usize = 2;
     let (mut net, id) = told(QpType::Ud);
     net.listener(THIRD, QpType::Ud);
@@ -595,7 +595,7 @@ fn response_timeout_and_retries_rule_the_repetitions_of_a_lookup() {
 }
 
 #[test]
-fn flood_of_lookups_is_bounded_and_counted() {
+fn answered_sidr_requests_are_bounded_and_forgotten_ones_counted() {
     let mut net = Net::new(2);
     net.listener(SERVER, QpType::Ud);
     let service_id = ServiceId::from_port(net::space(QpType::Ud).code(), 7174);
@@ -621,7 +621,7 @@ fn flood_of_lookups_is_bounded_and_counted() {
 }
 
 #[test]
-fn answers_to_lookups_that_were_not_asked_change_nothing() {
+fn sidr_rep_or_rej_redirect_with_unknown_id_is_ignored() {
     let (mut net, _) = told(QpType::Ud);
     let rep = SidrRep {
         request_id: 5,
@@ -651,7 +651,7 @@ fn answers_to_lookups_that_were_not_asked_change_nothing() {
 }
 
 #[test]
-fn request_that_waited_for_its_listener_is_told_with_its_message() {
+fn connect_request_after_listener_grace_carries_the_req_message() {
     let mut net = Net::with(2, Config::default());
     let first = net.listener(SERVER, QpType::Rc);
     net.destroy(SERVER, first);

@@ -147,7 +147,7 @@ fn back(record: PathRecord) -> PathRecord {
 }
 
 #[test]
-fn service_id_and_private_data_go_to_the_wire_as_they_are() {
+fn ib_service_id_and_92_bytes_of_private_data_are_in_req_unchanged() {
     let (mut server, mut client) = (Host::new(1), Host::new(2));
     let at = IbAddr { sid_mask: !0xff, ..IbAddr::new(server.gid, SERVICE) };
     let listener = server.listener(PortSpace::Ib, at);
@@ -172,7 +172,7 @@ fn service_id_and_private_data_go_to_the_wire_as_they_are() {
 }
 
 #[test]
-fn lookup_by_service_id_has_216_bytes_of_private_data_as_they_are() {
+fn sidr_req_by_service_id_carries_216_bytes_of_private_data_unchanged() {
     let (mut server, mut client) = (Host::new(1), Host::new(2));
     let at = IbAddr { sid_mask: !0xff, ..IbAddr::new(server.gid, SERVICE) };
     let listener = server.cm.create_id(SERVER, PortSpace::Ib, QpType::Ud, 0).unwrap();
@@ -207,7 +207,7 @@ fn lookup_by_service_id_has_216_bytes_of_private_data_as_they_are() {
 }
 
 #[test]
-fn listeners_are_told_apart_by_service_partition_and_port() {
+fn ib_listeners_are_matched_by_service_id_pkey_and_tcp_port() {
     let (mut server, mut client) = (Host::new(1), Host::new(2));
     let at = |pkey, sid| IbAddr { pkey: Pkey(pkey), ..IbAddr::new(Gid::ZERO, ServiceId(sid)) };
     let first = server.listener(PortSpace::Ib, at(0x8005, 0x77));
@@ -241,7 +241,7 @@ fn listeners_are_told_apart_by_service_partition_and_port() {
 }
 
 #[test]
-fn port_is_one_whichever_form_its_address_has() {
+fn ib_and_ip_addresses_share_one_port_space() {
     let mut host = Host::new(1);
     let tcp = ServiceId::from_port(PortSpace::Tcp.code(), 7174);
     host.listener(PortSpace::Tcp, IbAddr::new(Gid::ZERO, tcp));
@@ -263,7 +263,7 @@ fn port_is_one_whichever_form_its_address_has() {
 }
 
 #[test]
-fn id_that_can_be_assigned_no_service_id_is_told_so() {
+fn bind_without_free_service_id_is_eaddrnotavail() {
     let mut host = Host::new(1);
     let half = IbAddr { sid_mask: 1 << 63, ..IbAddr::new(host.gid, ServiceId(0)) };
     host.listener(PortSpace::Ib, half);
@@ -274,7 +274,7 @@ fn id_that_can_be_assigned_no_service_id_is_told_so() {
 }
 
 #[test]
-fn resolving_a_gid_asks_nobody_until_a_route_is_asked_for() {
+fn resolve_addr_of_a_gid_sends_no_query_and_resolve_route_a_path_query() {
     let (server, mut client) = (Host::new(1), Host::new(2));
     let id = client.id(PortSpace::Ib);
     let to = IbAddr::new(server.gid, SERVICE);
@@ -320,7 +320,7 @@ fn gid_that_is_an_ip_address_is_reached_over_roce() {
 }
 
 #[test]
-fn five_path_records_are_in_req_and_lead_its_messages() {
+fn supplied_primary_alternate_and_gmp_path_records_set_req_and_its_route() {
     let (server, mut client) = (Host::new(1), Host::new(2));
     let primary = client.record_to(&server, 1);
     let primary_back = PathRecord { dlid: Lid(client.lid.0 + 5), ..back(primary) };
@@ -347,7 +347,7 @@ fn five_path_records_are_in_req_and_lead_its_messages() {
 }
 
 #[test]
-fn records_that_contradict_are_refused_and_change_nothing() {
+fn contradictory_path_records_are_einval_naming_the_field() {
     let (server, mut client) = (Host::new(1), Host::new(2));
     let good = client.record_to(&server, 0);
     let out = PathData::PRIMARY | PathData::OUTBOUND;
@@ -397,7 +397,7 @@ fn records_that_contradict_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn ip_addresses_may_come_with_paths_as_well() {
+fn ip_address_with_supplied_path_records_needs_no_query() {
     let (mut server, mut client) = (Host::new(1), Host::new(2));
     let id = server.cm.create_id(SERVER, PortSpace::Tcp, QpType::Rc, 0).unwrap();
     server.cm.bind(id, SocketAddr::new([10, 0, 0, 1].into(), 7174), false).unwrap();

@@ -75,7 +75,7 @@ fn by_lid(query: &PathQuery) -> Path {
 }
 
 #[test]
-fn a_path_that_is_answered_at_once_resolves_the_route() {
+fn immediate_path_answer_raises_route_resolved() {
     let (mut net, id, query) = asking();
     let resolved = net.hosts[HOST].cm.query(id).unwrap().route.unwrap();
     assert_eq!((query.src, query.dst, query.timeout), (resolved.src, resolved.dst, SECOND));
@@ -95,7 +95,7 @@ fn a_path_that_is_answered_at_once_resolves_the_route() {
 }
 
 #[test]
-fn a_path_that_is_answered_later_leads_req_and_queue_pair() {
+fn delayed_path_answer_sets_lids_sl_pkey_and_mtu_of_req() {
     let (mut net, id, query) = asking();
     net.pass(SECOND / 2);
     assert_eq!(net.hosts[HOST].kinds(), []);
@@ -125,7 +125,7 @@ fn a_path_that_is_answered_later_leads_req_and_queue_pair() {
 }
 
 #[test]
-fn options_come_before_what_the_path_says() {
+fn tos_and_ack_timeout_options_override_the_path_record() {
     let (mut net, id, query) = asking();
     net.hosts[HOST].cm.set_option(id, IdOption::Tos(0x68)).unwrap();
     answer(&mut net, id, query.attempt, Ok(by_lid(&query)));
@@ -139,7 +139,7 @@ fn options_come_before_what_the_path_says() {
 }
 
 #[test]
-fn an_answer_is_cut_down_to_what_the_port_can_do() {
+fn path_answer_mtu_and_lifetime_are_limited_to_the_ports() {
     let (mut net, id, query) = asking();
     let path = Path { mtu: Mtu::M4096, packet_lifetime: 255, ..query.by_address };
     answer(&mut net, id, query.attempt, Ok(path));
@@ -168,7 +168,7 @@ fn a_path_query_without_an_answer_ends_in_etimedout() {
 }
 
 #[test]
-fn a_path_that_is_not_there_is_route_error_with_the_drivers_errno() {
+fn failed_path_query_is_route_error_with_the_drivers_errno() {
     let (mut net, id, query) = asking();
     answer(&mut net, id, query.attempt, Err(113));
     let host = &mut net.hosts[HOST];
@@ -184,7 +184,7 @@ fn a_path_that_is_not_there_is_route_error_with_the_drivers_errno() {
 }
 
 #[test]
-fn destroy_takes_the_path_query_back() {
+fn destroy_cancels_the_path_query() {
     let (mut net, id, query) = asking();
     net.destroy(HOST, id);
     assert_eq!(net.hosts[HOST].out.cancelled, [(id, query.attempt)]);
@@ -196,7 +196,7 @@ fn destroy_takes_the_path_query_back() {
 }
 
 #[test]
-fn a_removed_device_takes_the_path_query_back() {
+fn device_removal_cancels_the_path_query() {
     let (mut net, id, query) = asking();
     let (now, host) = (net.now, &mut net.hosts[HOST]);
     host.cm.set_addresses(now, Vec::new(), &mut host.out);
@@ -231,7 +231,7 @@ fn an_answer_to_an_earlier_path_query_is_ignored() {
 }
 
 #[test]
-fn a_supplied_path_is_installed_without_a_query() {
+fn set_paths_resolves_the_route_without_a_query() {
     let (mut net, id) = resolved();
     let host = &mut net.hosts[HOST];
     let route = host.cm.query(id).unwrap().route.unwrap();

@@ -40,7 +40,7 @@ fn answered(net: &mut Net) -> IdHandle {
 }
 
 #[test]
-fn req_asks_for_the_extended_transport_and_says_nothing_of_a_responder() {
+fn xrc_req_has_extended_transport_type_and_zero_responder_fields() {
     let mut net = Net::new(2);
     net.listener(0, QpType::XrcSend);
     net.connecting(1, 0, QpType::XrcSend);
@@ -55,7 +55,7 @@ fn req_asks_for_the_extended_transport_and_says_nothing_of_a_responder() {
 }
 
 #[test]
-fn rep_names_the_queue_pair_in_the_field_of_the_context() {
+fn xrc_rep_carries_the_target_qpn_in_the_eecn_field() {
     let mut net = Net::new(2);
     net.listener(0, QpType::XrcSend);
     net.connecting(1, 0, QpType::XrcSend);
@@ -69,7 +69,7 @@ fn rep_names_the_queue_pair_in_the_field_of_the_context() {
 }
 
 #[test]
-fn the_two_queue_pairs_fit_each_other() {
+fn xrc_ini_and_tgt_qps_have_matching_qpn_psn_and_depths() {
     let mut net = Net::new(2);
     net.listener(0, QpType::XrcSend);
     let active = net.connecting(1, 0, QpType::XrcSend);
@@ -104,7 +104,7 @@ fn the_two_queue_pairs_fit_each_other() {
 
 /// DREQ names the receiver's queue pair: a wrong one would not be accepted.
 #[test]
-fn either_end_disconnects() {
+fn xrc_dreq_by_either_end_is_answered_by_drep() {
     for host in [0, 1] {
         let mut net = Net::new(2);
         net.listener(0, QpType::XrcSend);
@@ -150,7 +150,7 @@ fn attributes_are_those_that_rdma_init_qp_attr_gives() {
 
 /// The queue pairs of both transports could not speak to each other.
 #[test]
-fn who_asks_for_another_transport_is_refused() {
+fn req_with_transport_other_than_the_listeners_is_rejected() {
     for (asks, listens) in [
         (QpType::Rc, QpType::XrcRecv),
         (QpType::XrcSend, QpType::Rc),
@@ -179,7 +179,7 @@ fn who_asks_for_another_transport_is_refused() {
 }
 
 #[test]
-fn each_end_has_its_own_part() {
+fn xrc_recv_cannot_connect_and_xrc_send_cannot_listen() {
     let mut net = Net::new(2);
     net.listener(0, QpType::XrcSend);
     let receiving = net.routed(1, 0, QpType::XrcRecv);
@@ -205,7 +205,7 @@ fn each_end_has_its_own_part() {
 
 /// The peer's fields are 24 bits wide each, and it may set them to anything.
 #[test]
-fn a_rep_that_names_no_queue_pair_is_still_of_its_connection() {
+fn xrc_rep_with_zero_eecn_is_accepted_with_dest_qpn_zero() {
     let mut net = Net::new(2);
     net.listener(0, QpType::XrcSend);
     let active = net.connecting(1, 0, QpType::XrcSend);

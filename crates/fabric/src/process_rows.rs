@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_beyond_the_share_of_a_user_are_read_once_it_has_room() {
+    fn counter_rows_beyond_the_users_share_are_read_once_it_has_room() {
         let shares = Shares::of(1000, 512);
         let [mut large, mut other] =
             [(1, 200), (2, 100)].map(|(uid, rows)| process(&shares, uid, rows).unwrap());

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_tables_reach_every_lid() {
+    fn complete_forwarding_tables_reach_every_lid() {
         let (snapshot, tables) = two_switches();
         let routes = Routes::new(&snapshot, &tables);
         let hop = |node, ingress, egress| Hop { node, ingress, egress };
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_entry_a_wrong_one_and_a_circle_are_told() {
+    fn missing_wrong_and_looping_forwarding_entries_are_reported() {
         let (snapshot, tables) = two_switches();
         let lost = |change: fn(&mut Tables)| {
             let mut tables = tables.clone();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_between_switches_only_leaves_the_rest_whole() {
+    fn loss_between_switches_only_counts_as_whole() {
         let (snapshot, mut tables) = two_switches();
         tables.switches[0].linear[3] = 255;
         let check = Routes::new(&snapshot, &tables).check();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_are_not_active_carry_nothing() {
+    fn routes_over_inactive_links_are_lost() {
         let (mut snapshot, tables) = two_switches();
         snapshot.nodes[3].ports[2].state = 2;
         let check = Routes::new(&snapshot, &tables).check();
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_without_a_lid_and_lids_of_two_are_counted() {
+    fn ports_without_lid_and_duplicate_lids_are_counted() {
         let (mut snapshot, tables) = two_switches();
         snapshot.nodes[0].ports[0].lid = Lid(0);
         snapshot.nodes[1].ports[0].lid = Lid(3);

@@ -21,7 +21,7 @@ use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey};
 const NO_RECORDS: u16 = 0x0300;
 
 #[test]
-fn all_nodes_are_told_in_a_table_of_many_segments() {
+fn get_table_of_node_records_returns_all_ports_over_rmpp() {
     let (fabric, shown) = managed("fattree:40", Setup::default());
     let asker = Asker::new(&fabric, &shown, 0);
     let (status, offset, data) = asker.ask(Method::GET_TABLE, NodeRecord::ATTR_ID, 0, &[]);
@@ -33,7 +33,7 @@ fn all_nodes_are_told_in_a_table_of_many_segments() {
 }
 
 #[test]
-fn a_path_is_found_by_gids_and_none_to_nobody() {
+fn path_record_is_found_by_gids_and_unknown_gid_is_no_records() {
     let (fabric, shown) = managed("fattree:40", Setup::default());
     let (asker, other) = (Asker::new(&fabric, &shown, 0), Asker::new(&fabric, &shown, 9));
     let mask = PathRecordMask::SGID | PathRecordMask::DGID;
@@ -129,7 +129,7 @@ fn alias_guids_are_set_at_their_port() {
 }
 
 #[test]
-fn the_manager_itself_is_among_the_records_of_managers() {
+fn sm_info_record_of_the_master_sm_is_returned() {
     let manager = ManagerSetup { priority: 5, ..ManagerSetup::default() };
     let (fabric, shown) = managed("switch:2", Setup { manager, ..Setup::default() });
     let asker = Asker::new(&fabric, &shown, 0);
@@ -157,7 +157,7 @@ fn tables_of_service_levels_are_records_where_they_are_set() {
 }
 
 #[test]
-fn a_member_that_only_sends_has_no_way_back() {
+fn send_only_member_is_not_in_the_multicast_forwarding_table() {
     let (fabric, shown) = managed("switch:3", Setup::default());
     let mgid: Gid = "ff12:401b:ffff::ffff:ffff".parse::<std::net::Ipv6Addr>().unwrap().into();
     let mask =

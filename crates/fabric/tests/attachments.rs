@@ -16,7 +16,7 @@ fn attach(fabric: &Fabric, host: &str, guid: u64) -> Result<(Attachment, Guid), 
 }
 
 #[test]
-fn hosts_take_free_adapters_and_get_them_again() {
+fn hosts_take_free_adapters_and_get_the_same_after_a_restart() {
     let mut fabric = Fabric::up("two");
     let (a, guid_of_a) = attach(&fabric, "a", 0xa).unwrap();
     let (b, guid_of_b) = attach(&fabric, "b", 0xb).unwrap();
@@ -33,7 +33,7 @@ fn hosts_take_free_adapters_and_get_them_again() {
 }
 
 #[test]
-fn host_takes_the_adapter_that_has_its_name() {
+fn host_takes_the_adapter_with_its_guid_or_node_description() {
     let fabric = Fabric::up("switch:4");
     let shown = admin::show(&fabric.options, &fabric.name).unwrap();
     let last = shown.nodes.iter().rfind(|n| !n.is_switch).unwrap();
@@ -54,7 +54,7 @@ fn host_takes_the_adapter_that_has_its_name() {
 }
 
 #[test]
-fn host_for_which_no_adapter_is_free_is_plugged_to_a_switch() {
+fn host_without_a_free_adapter_gets_a_new_one_at_a_free_switch_port() {
     let mut fabric = Fabric::up("switch:2");
     let held: Vec<_> = (1..=2).map(|n| attach(&fabric, "h", n).unwrap()).collect();
     let full = attach(&fabric, "c", 0xc).unwrap_err();
@@ -75,7 +75,7 @@ fn host_for_which_no_adapter_is_free_is_plugged_to_a_switch() {
 }
 
 #[test]
-fn host_whose_adapter_another_has_got_is_plugged_to_a_free_port() {
+fn host_whose_adapter_was_taken_gets_a_new_one_at_a_free_switch_port() {
     let fabric = Fabric::up("switch:2");
     let _held: Vec<_> = (1..=2).map(|n| attach(&fabric, "h", n).unwrap()).collect();
     let shown = || admin::show(&fabric.options, &fabric.name).unwrap();
@@ -116,7 +116,7 @@ fn attach_port(
 }
 
 #[test]
-fn host_with_two_ports_takes_the_places_of_adapters_with_one() {
+fn two_port_host_replaces_two_one_port_adapters() {
     let mut fabric = Fabric::up("switch:4");
     let both = |fabric: &Fabric| {
         let [one, two] = [1, 2].map(|n| attach_port(fabric, "a", 0x70, (n, &[1, 2])).unwrap());
@@ -160,7 +160,7 @@ fn adapter_of_a_host_with_ports_on_two_fabrics_is_one_node() {
 }
 
 #[test]
-fn hosts_that_come_once_leave_a_bounded_number_of_adapters() {
+fn adapters_created_for_departed_hosts_are_replaced_beyond_a_limit() {
     let mut fabric = Fabric::up("switch:3");
     let shown = |fabric: &Fabric| admin::show(&fabric.options, &fabric.name).unwrap();
     let given: Vec<_> = shown(&fabric).nodes.iter().map(|node| node.guid).collect();
@@ -191,7 +191,7 @@ fn hosts_that_come_once_leave_a_bounded_number_of_adapters() {
 }
 
 #[test]
-fn ports_that_cannot_be_are_refused() {
+fn invalid_host_ports_are_einval_and_another_hosts_guid_eexist() {
     let fabric = Fabric::up("switch:4");
     for (number, of, here) in [
         (0, 1, vec![0]),
@@ -213,7 +213,7 @@ fn ports_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn simulated_fabric_takes_no_host() {
+fn attach_to_a_simulated_fabric_is_eperm() {
     let setup = Setup { simulate: true, ..common::unmanaged() };
     let fabric = Fabric::with("two", setup, Config::default());
     let e = attach(&fabric, "a", 0xa).unwrap_err();
@@ -221,7 +221,7 @@ fn simulated_fabric_takes_no_host() {
 }
 
 #[test]
-fn cables_links_and_switches_do_what_they_are_told() {
+fn admin_link_reset_plug_and_unplug_change_the_links() {
     let fabric = Fabric::up("switch:2");
     let (options, name) = (&fabric.options, &fabric.name);
     let shown = || admin::show(options, name).unwrap();

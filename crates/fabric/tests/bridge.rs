@@ -80,7 +80,7 @@ fn is_up(joined: &Joined, fabric: &Fabric) -> bool {
 }
 
 #[test]
-fn bridge_ends_with_its_fabric_also_when_nobody_uses_it() {
+fn idle_bridge_ends_when_its_fabric_stops() {
     let mut fabric = listening();
     let mut joined = join(&fabric, None);
     fabric.stop();
@@ -199,7 +199,7 @@ fn hosts_of_two_machines_exchange_packets_and_all_ports_count_them() {
 }
 
 #[test]
-fn copies_of_route_tables_have_a_change_before_anybody_of_the_machine_hears_of_it() {
+fn bridged_route_table_has_a_change_before_the_set_is_answered() {
     let (fabric, mut joined) = managed();
     let near = Host::new(&fabric, "near", Guid(1), 1);
     let far = Host::by(&joined.options, &fabric.name, "far", Guid(2), 1);
@@ -242,7 +242,7 @@ fn copies_of_route_tables_have_a_change_before_anybody_of_the_machine_hears_of_i
 }
 
 #[test]
-fn host_that_is_reached_by_its_own_machine_alone_is_no_peer_of_others() {
+fn host_with_a_machine_local_endpoint_is_no_peer_on_other_machines() {
     let (fabric, mut joined) = managed();
     let near = Host::new(&fabric, "near", Guid(1), 1);
     let far = Host::by(&joined.options, &fabric.name, "far", Guid(2), 1);
@@ -275,7 +275,7 @@ fn say(options: &ConnectOptions, fabric: &Fabric, messages: &[Vec<u8>]) -> Vec<u
 }
 
 #[test]
-fn clients_do_not_speak_for_bridges() {
+fn bridge_only_roles_and_requests_of_clients_are_refused() {
     let (fabric, mut joined) = managed();
     let tables = postcard::to_stdvec(&Greeting::new(Role::Tables)).unwrap();
     for options in [&fabric.options, &joined.options] {
@@ -342,7 +342,7 @@ fn is_closed(socket: &OwnedFd) {
 }
 
 #[test]
-fn client_that_says_nothing_does_not_keep_a_bridge() {
+fn silent_client_does_not_prevent_the_bridges_idle_exit() {
     let fabric = listening();
     let mut joined = join(&fabric, Some(Duration::ZERO));
     let silent = say_nothing(&joined, &fabric);
@@ -352,7 +352,7 @@ fn client_that_says_nothing_does_not_keep_a_bridge() {
 }
 
 #[test]
-fn client_that_says_nothing_is_closed() {
+fn bridge_client_without_greeting_is_disconnected() {
     let fabric = listening();
     let mut joined = join(&fabric, None);
     // A client that has greeted may be silent for as long as it likes.
@@ -365,7 +365,7 @@ fn client_that_says_nothing_is_closed() {
 }
 
 #[test]
-fn bridge_that_is_told_to_stay_outlives_its_clients() {
+fn bridge_after_admin_up_outlives_its_clients_until_down() {
     let fabric = listening();
     let mut joined = join(&fabric, Some(Duration::ZERO));
     let host = attach(&joined, &fabric);
@@ -382,7 +382,7 @@ fn bridge_that_is_told_to_stay_outlives_its_clients() {
 }
 
 #[test]
-fn bridge_that_is_told_to_stay_does_not_tell_the_fabric() {
+fn admin_up_at_a_bridge_does_not_make_the_fabric_stay() {
     let mut fabric = listening();
     fabric.stop();
     let mut options = ServerOptions::new(fabric.name.clone(), fabric.options.user.clone());

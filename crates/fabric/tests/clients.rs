@@ -24,7 +24,7 @@ fn port() -> PortRef {
 }
 
 #[test]
-fn bit_and_adapter_are_given_back_also_where_a_forked_child_has_the_descriptor() {
+fn dropped_is_sm_and_attachment_are_released_despite_a_forked_descriptor() {
     let fabric = Fabric::up("switch:2");
     let attach = || Attachment::open(&fabric.options, &fabric.name, "a", Guid(7));
     let (attachment, _) = attach().unwrap();
@@ -45,7 +45,7 @@ fn bit_and_adapter_are_given_back_also_where_a_forked_child_has_the_descriptor()
 }
 
 #[test]
-fn manager_that_waits_for_a_port_does_so_for_ever() {
+fn waiting_is_sm_request_has_no_receive_timeout() {
     let fabric = Fabric::up("two");
     // The holder releases it first.
     let is_sm = IsSm::set(&fabric.options, &fabric.name, &port(), true).unwrap();
@@ -53,7 +53,7 @@ fn manager_that_waits_for_a_port_does_so_for_ever() {
 }
 
 #[test]
-fn plan_is_for_a_fabric_that_is_not_up() {
+fn plan_for_a_running_fabric_is_refused_as_already_up() {
     let mut fabric = Fabric::up("two");
     let plan =
         admin::Plan { setup: Setup { simulate: true, ..Setup::default() }, ..Default::default() };
@@ -69,7 +69,7 @@ fn plan_is_for_a_fabric_that_is_not_up() {
 }
 
 #[test]
-fn second_fabric_of_a_name_is_refused_at_once_while_the_first_serves() {
+fn second_fabric_of_a_name_is_already_up_at_once() {
     let fabric = Fabric::up("two");
     let mut options = ServerOptions::new(fabric.name.clone(), fabric.options.user.clone());
     // Longer than a fabric that is ending may take.
@@ -94,7 +94,7 @@ fn fabric_on_demand_waits_for_its_first_client_and_ends_after_its_last() {
 }
 
 #[test]
-fn fabric_on_demand_is_started_once_for_all_who_come() {
+fn concurrent_attachments_start_one_fabric_on_demand() {
     let tmp = temp_dir();
     let user = UserDir::at(tmp.path().join("r")).unwrap();
     let options = ConnectOptions { user, config: Config::default(), embedded: true, program: None };
@@ -151,7 +151,7 @@ impl Impostor {
 }
 
 #[test]
-fn answers_that_no_fabric_gives_are_errors_that_say_so() {
+fn invalid_fabric_answers_are_version_protocol_or_gone_errors() {
     let mut impostor = Impostor::new();
     // An answer is Ok, followed by its value.
     let welcome = || vec![u8::try_from(VERSION).unwrap(), 0];
@@ -178,7 +178,7 @@ fn answers_that_no_fabric_gives_are_errors_that_say_so() {
 }
 
 #[test]
-fn down_waits_until_the_fabric_listens_no_more() {
+fn admin_down_returns_after_the_listening_socket_is_closed() {
     let tmp = temp_dir();
     let user = UserDir::at(tmp.path().join("r")).unwrap();
     let name = FabricName::new("a").unwrap();

@@ -300,7 +300,7 @@ fn links_of_a_groups_tree_count_each_packet_once() {
 }
 
 #[test]
-fn packets_are_counted_by_the_ways_that_were_when_they_were_sent() {
+fn packets_are_counted_along_the_route_at_the_time_of_sending() {
     let mut net = Net::new("switch:3", Setup::default());
     let [a, mut b] = [0, 1].map(|n| net.host(n, 1));
     let ends = [0, 1].map(|n| (net.adapter(n).0, 1));
@@ -333,7 +333,7 @@ fn packets_are_counted_by_the_ways_that_were_when_they_were_sent() {
 }
 
 #[test]
-fn with_a_switchs_power_goes_what_was_sent_before() {
+fn switch_reset_clears_its_port_counters() {
     let mut net = Net::new("fattree:20", Setup::default());
     let [a, mut b] = [0, 19].map(|n| net.host(n, 1));
     let ends = [0, 19].map(|n| (net.adapter(n).0, 1));
@@ -359,7 +359,7 @@ fn with_a_switchs_power_goes_what_was_sent_before() {
 }
 
 #[test]
-fn longer_packets_than_a_port_takes_are_none_and_wrong_partitions_end_at_the_switch() {
+fn packets_with_a_bad_pkey_are_counted_as_xmit_constraint_errors_of_the_switch() {
     let text = "Default=0x7fff, ipoib: ALL=full;\nStorage=0x10: 0x0002000000100101=full;\n";
     let partitions = PartitionsFile { name: "p.conf".into(), text: text.into() };
     let manager = ManagerSetup { partitions: Some(partitions), ..ManagerSetup::default() };

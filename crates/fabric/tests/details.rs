@@ -119,7 +119,7 @@ fn status_counts_nodes_links_active_ports_and_files() {
 }
 
 #[test]
-fn hosts_that_cannot_be_are_refused() {
+fn attach_with_invalid_name_or_guid_is_einval_and_without_adapter_enodev() {
     let fabric = mixed();
     for (host, guid) in [("a", 0), ("Not a label", 1), ("", 1)] {
         let e = attach(&fabric, host, guid).unwrap_err();
@@ -136,7 +136,7 @@ fn hosts_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn host_takes_the_node_of_its_name_and_rather_one_that_nobody_had() {
+fn host_takes_the_node_of_its_name_or_preferably_a_never_used_one() {
     let fabric = mixed();
     let free = || {
         let attached = || admin::status(&fabric.options, &fabric.name).unwrap().attached;
@@ -157,7 +157,7 @@ fn host_takes_the_node_of_its_name_and_rather_one_that_nobody_had() {
 }
 
 #[test]
-fn nodes_have_several_names_and_one_that_two_have_is_told() {
+fn nodes_are_found_by_any_of_their_names_and_an_ambiguous_one_is_an_error() {
     let fabric = mixed();
     let (options, name) = (&fabric.options, &fabric.name);
     let unplug = |text: &str| admin::unplug(options, name, &end(text)).map_err(|e| e.to_string());
@@ -202,7 +202,7 @@ fn nodes_have_several_names_and_one_that_two_have_is_told() {
 }
 
 #[test]
-fn system_guid_that_a_command_sets_is_told_to_hosts_that_attach() {
+fn system_guid_set_by_a_command_is_given_to_attaching_hosts() {
     let fabric = mixed();
     let node = NodeRef::Guid(Guid(0x20_0000));
     let said = admin::set_system_guid(&fabric.options, &fabric.name, &node, Guid(0x77)).unwrap();
@@ -212,7 +212,7 @@ fn system_guid_that_a_command_sets_is_told_to_hosts_that_attach() {
 }
 
 #[test]
-fn host_is_told_what_its_adapter_and_port_are() {
+fn host_gets_the_attributes_and_counters_of_its_adapter_and_port() {
     let fabric = mixed();
     let (mut held, described) = attach(&fabric, "a", 7).unwrap();
     assert_eq!((described.node_guid, described.system_guid), (Guid(0x20_0000), Guid(0x20_00ff)));
@@ -260,7 +260,7 @@ fn host_is_told_what_its_adapter_and_port_are() {
 }
 
 #[test]
-fn host_that_does_not_read_is_told_each_kind_of_event_once() {
+fn pending_events_of_a_host_that_does_not_read_are_coalesced_by_kind() {
     const CHANGES: u16 = 6000;
     /// More requests than the fabric serves on a connection before it sends hosts their updates.
     const TURN: u16 = 64;
@@ -285,7 +285,7 @@ fn host_that_does_not_read_is_told_each_kind_of_event_once() {
 }
 
 #[test]
-fn managers_that_wait_for_a_port_come_in_their_order() {
+fn waiting_is_sm_clients_get_the_port_in_order() {
     let fabric = Fabric::up("two");
     let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
     let held = IsSm::set(&fabric.options, &fabric.name, &port, false).unwrap();
@@ -316,7 +316,7 @@ fn managers_that_wait_for_a_port_come_in_their_order() {
 }
 
 #[test]
-fn message_that_is_too_long_is_a_breach_of_the_protocol() {
+fn oversized_message_closes_the_connection_and_counts_clients_broke() {
     let fabric = Fabric::up("two");
     let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
     let socket = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
@@ -337,7 +337,7 @@ fn postcard_greeting() -> Vec<u8> {
 }
 
 #[test]
-fn question_about_a_file_is_answered_after_all_that_was_sent_before() {
+fn mad_file_check_is_answered_after_all_earlier_sends() {
     let fabric = Fabric::up("two");
     let id = admin::show(&fabric.options, &fabric.name).unwrap().nodes[0].id.clone();
     let mut manager = fabric.manager(&id, 1);
@@ -354,7 +354,7 @@ fn question_about_a_file_is_answered_after_all_that_was_sent_before() {
 }
 
 #[test]
-fn lid_that_is_all_that_has_changed_is_kept() {
+fn lid_change_alone_is_saved_across_a_restart() {
     let mut fabric = Fabric::up("two");
     let id = admin::show(&fabric.options, &fabric.name).unwrap().nodes[0].id.clone();
     change(&mut fabric.manager(&id, 1), |info| info.lid = Lid(0x77));
@@ -365,7 +365,7 @@ fn lid_that_is_all_that_has_changed_is_kept() {
 }
 
 #[test]
-fn file_s_datagrams_are_for_who_has_its_key_and_for_one() {
+fn mad_file_connection_needs_its_key_and_is_the_only_one() {
     let fabric = Fabric::up("two");
     let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
     let greet = |role: Role| {
@@ -405,7 +405,7 @@ fn file_s_datagrams_are_for_who_has_its_key_and_for_one() {
 }
 
 #[test]
-fn command_that_does_not_read_its_answers_may_not_ask() {
+fn admin_client_that_does_not_read_responses_is_throttled() {
     let fabric = Fabric::up("two");
     let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
     let socket = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
@@ -425,7 +425,7 @@ fn command_that_does_not_read_its_answers_may_not_ask() {
 }
 
 #[test]
-fn trap_that_is_not_repressed_comes_again() {
+fn trap_is_resent_until_trap_repress() {
     let fabric = Fabric::up("two");
     let (mut held, _) = attach(&fabric, "a", 7).unwrap();
     let mut manager = fabric.manager("a", 1);

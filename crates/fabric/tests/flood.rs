@@ -66,7 +66,7 @@ fn bad(slid: Lid, dlid: Lid) -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn flood_is_dropped_and_counted_by_reason_while_others_are_heard() {
+fn flood_of_bad_packets_is_counted_by_drop_reason_and_good_ones_arrive() {
     let manager = ManagerSetup { sweep_ms: Some(3_600_000), ..ManagerSetup::default() };
     let (fabric, shown) = managed("switch:4", Setup { manager, ..Setup::default() });
     let adapters: Vec<_> = shown.nodes.iter().filter(|node| !node.is_switch).collect();

@@ -37,7 +37,7 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn clients_that_say_anything_are_closed_and_nobody_else_notices() {
+fn clients_sending_garbage_are_disconnected_without_effect_on_others() {
     let fabric = Fabric::up("two");
     let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
     let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
@@ -161,7 +161,7 @@ fn pass_with_a_datagram() {
 }
 
 #[test]
-fn managers_that_wait_and_cannot_be_told_are_closed_however_many_they_are() {
+fn unreachable_waiting_is_sm_clients_are_disconnected_and_skipped() {
     // Each has a descriptor at both ends.
     raise_descriptor_limit();
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -272,7 +272,7 @@ fn captures_of_a_user_end_when_the_users_host_gives_the_port_back() {
 }
 
 #[test]
-fn users_have_shares_of_the_rows_that_processes_count_in() {
+fn counter_rows_beyond_a_users_share_are_refused_and_counted() {
     let Some(fabric) = fabric_for(&[4001], "switch:6") else { return };
     let attach_as = |uid: u32, guid: u64| {
         let (options, name) = (fabric.options.clone(), fabric.name.clone());
@@ -366,7 +366,7 @@ fn records_of_which_a_part_has_come_are_within_shares_of_users() {
 }
 
 #[test]
-fn connection_of_a_user_who_is_refused_ends() {
+fn connection_of_an_unauthorized_user_is_eperm_and_closed() {
     let Some(fabric) = fabric_for(&[4001], "two") else { return };
     let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
     let greeted = as_user(4002, move || {

@@ -79,7 +79,7 @@ fn every_node_of_a_switch_is_found() {
 }
 
 #[test]
-fn lid_that_a_manager_sets_is_told_to_the_host_and_survives_a_restart() {
+fn lid_set_by_an_sm_is_a_lid_change_event_and_survives_a_restart() {
     let mut fabric = Fabric::up("two");
     let host = Guid(0x0200_0000_0000_0002);
     let (mut attachment, described) =
@@ -100,7 +100,7 @@ fn lid_that_a_manager_sets_is_told_to_the_host_and_survives_a_restart() {
 }
 
 #[test]
-fn request_without_an_answer_comes_back_after_its_retries() {
+fn mad_request_without_response_is_returned_etimedout_after_retries() {
     let fabric = Fabric::up("two");
     let mut manager = fabric.manager(&id(&fabric, 0), 1);
     // An adapter forwards nothing.
@@ -113,7 +113,7 @@ fn request_without_an_answer_comes_back_after_its_retries() {
 }
 
 #[test]
-fn transaction_id_that_is_outstanding_is_told_before_it_is_used_again() {
+fn check_of_a_request_with_an_outstanding_tid_is_einval() {
     let fabric = Fabric::up("two");
     let mut manager = fabric.manager(&id(&fabric, 0), 1);
     let request = manager.request(&Smp::directed(Method::GET, NODE_INFO, 0, &[1, 1]));
@@ -127,7 +127,7 @@ fn transaction_id_that_is_outstanding_is_told_before_it_is_used_again() {
 }
 
 #[test]
-fn record_that_is_longer_than_the_buffer_stays() {
+fn mad_record_longer_than_the_buffer_stays_readable() {
     let fabric = Fabric::up("two");
     let mut manager = fabric.manager(&id(&fabric, 0), 1);
     let request = manager.request(&Smp::directed(Method::GET, NODE_INFO, 0, &[]));
@@ -141,7 +141,7 @@ fn record_that_is_longer_than_the_buffer_stays() {
 }
 
 #[test]
-fn program_that_does_not_read_delays_nobody_and_its_queue_is_bounded() {
+fn receive_queue_of_a_slow_mad_file_is_bounded_and_others_are_served() {
     let fabric = Fabric::up("two");
     let name = id(&fabric, 0);
     let mut lazy = fabric.manager(&name, 1);
@@ -165,7 +165,7 @@ fn program_that_does_not_read_delays_nobody_and_its_queue_is_bounded() {
 }
 
 #[test]
-fn methods_of_a_class_have_one_owner_until_its_file_is_closed() {
+fn overlapping_mad_registration_is_einval_until_the_first_file_is_closed() {
     let fabric = Fabric::up("two");
     let name = id(&fabric, 0);
     let (one, other) = (fabric.manager(&name, 1), fabric.manager(&name, 1));
@@ -256,7 +256,7 @@ fn handover_reaches_a_manager_as_long_as_it_lives_and_else_the_agent() {
 }
 
 #[test]
-fn request_that_cannot_be_sent_comes_back_with_the_reason() {
+fn unsendable_mad_request_is_returned_with_its_errno() {
     let fabric = Fabric::up("two");
     let mut manager = fabric.manager(&id(&fabric, 0), 1);
     let mut request = manager.request(&Smp::directed(Method::GET, NODE_INFO, 0, &[]));
@@ -274,7 +274,7 @@ fn request_that_cannot_be_sent_comes_back_with_the_reason() {
 }
 
 #[test]
-fn ports_that_programs_cannot_be_on_are_refused() {
+fn mad_file_of_an_external_switch_port_or_unknown_node_is_enodev() {
     let fabric = Fabric::up("switch:2");
     let shown = admin::show(&fabric.options, &fabric.name).unwrap();
     let switch = shown.nodes.iter().find(|n| n.is_switch).unwrap();
@@ -311,7 +311,7 @@ fn two_ports() -> Fabric {
 }
 
 #[test]
-fn host_with_two_ports_has_an_adapter_with_two_and_is_told_of_each_by_itself() {
+fn two_port_host_has_one_adapter_and_separate_events_per_port() {
     let fabric = two_ports();
     let host = Guid(0x0200_0000_0000_0002);
     let open = |number| {

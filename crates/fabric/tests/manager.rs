@@ -196,7 +196,7 @@ fn a_better_manager_gets_the_subnet_and_gives_it_back_when_it_leaves() {
 }
 
 #[test]
-fn programs_use_the_managers_port_but_not_as_managers() {
+fn program_on_the_sms_port_can_query_but_not_register_traps_or_set_is_sm() {
     let fabric = managed("two", ManagerSetup::default());
     until(&fabric, is_up);
     let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
@@ -222,7 +222,7 @@ fn commands_are_answered_while_a_large_subnet_comes_up() {
 }
 
 #[test]
-fn a_fabric_with_a_key_answers_only_who_shows_it_also_after_a_restart() {
+fn get_without_the_mkey_times_out_at_protect_level_2_also_after_a_restart() {
     let key = Mkey(0xfeed_0000_0000_0001);
     let setup = ManagerSetup { m_key: key, m_key_protect: 2, ..ManagerSetup::default() };
     let mut fabric = managed("switch:2", setup);

@@ -105,7 +105,7 @@ fn each_partition_has_its_broadcast_group_from_the_start() {
 }
 
 #[test]
-fn a_fabric_does_not_start_with_partitions_that_make_no_sense() {
+fn invalid_partitions_file_prevents_the_fabric_from_starting() {
     let tmp = temp_dir();
     let user = UserDir::at(tmp.path().join("r")).unwrap();
     let name = FabricName::default();
@@ -204,7 +204,7 @@ fn partitions_of_a_running_fabric_change_tables_groups_and_paths_and_are_kept() 
 }
 
 #[test]
-fn partitions_that_make_no_sense_change_nothing() {
+fn invalid_partitions_change_is_refused_and_keeps_the_old_ones() {
     let (fabric, _) = managed("switch:3", setup(TEXT));
     let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
     let before = Setup::load(&dir).unwrap();

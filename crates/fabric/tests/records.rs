@@ -161,7 +161,7 @@ fn threads_that_read_and_send_at_the_same_time_get_whole_records() {
 }
 
 #[test]
-fn answers_are_there_before_the_answer_to_a_later_question() {
+fn mad_response_is_readable_before_a_later_check_returns() {
     let mut pair = pair();
     let manager = &mut pair.manager;
     let mut buf = [0; FIRST];

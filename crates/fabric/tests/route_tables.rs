@@ -92,7 +92,7 @@ fn switch(shown: &Snapshot) -> End {
 }
 
 #[test]
-fn hosts_that_take_packets_have_ways_to_each_other() {
+fn hosts_with_an_endpoint_have_routes_to_each_other() {
     let (fabric, _) = managed("switch:4", Setup::default());
     let a = Host::new(&fabric, 1);
     let silent = Host::silent(&fabric, 2);
@@ -118,7 +118,7 @@ fn hosts_that_take_packets_have_ways_to_each_other() {
 }
 
 #[test]
-fn host_that_moves_or_goes_is_another_peer_or_none() {
+fn peer_entry_follows_a_hosts_address_change_and_is_removed_when_it_detaches() {
     let (fabric, _) = managed("switch:3", Setup::default());
     let a = Host::new(&fabric, 1);
     let mut b = Host::new(&fabric, 2);
@@ -142,7 +142,7 @@ fn host_that_moves_or_goes_is_another_peer_or_none() {
 }
 
 #[test]
-fn last_host_that_goes_leaves_nothing_to_the_next_one() {
+fn new_hosts_have_correct_peers_after_all_hosts_have_detached() {
     let (fabric, _) = managed("switch:3", Setup::default());
     let [a, b] = [1, 2].map(|n| Host::new(&fabric, n));
     drop((a, b));
@@ -155,7 +155,7 @@ fn last_host_that_goes_leaves_nothing_to_the_next_one() {
 }
 
 #[test]
-fn link_that_goes_down_takes_its_ways_away_before_the_command_returns() {
+fn routes_over_a_link_are_removed_before_the_link_down_command_returns() {
     let (fabric, shown) = managed("switch:3", Setup::default());
     let hosts = [1, 2, 3].map(|n| Host::new(&fabric, n));
     let [a, b, c] = &hosts;
@@ -228,7 +228,7 @@ fn route_that_a_manager_sets_is_in_the_tables_when_it_has_the_answer() {
 }
 
 #[test]
-fn partitions_are_in_the_ways_and_own_tables() {
+fn route_pkeys_and_own_pkey_table_follow_the_partitions() {
     let text = "Default=0x7fff, ipoib: ALL, SELF=full;
 Storage=0x10: 0x0002000000100101=full, 0x0002000000100201;
 ";
@@ -259,7 +259,7 @@ Storage=0x10: 0x0002000000100101=full, 0x0002000000100201;
 }
 
 #[test]
-fn every_path_bit_has_its_way_and_its_way_back() {
+fn every_lmc_path_bit_has_its_route_and_reverse_route() {
     let manager = ManagerSetup { lmc: 2, ..ManagerSetup::default() };
     let (fabric, _) = managed("switch:3", Setup { manager, ..Setup::default() });
     let [a, b] = [1, 2].map(|n| Host::new(&fabric, n));
@@ -283,7 +283,7 @@ fn every_path_bit_has_its_way_and_its_way_back() {
 }
 
 #[test]
-fn members_of_a_group_have_ways_to_each_other() {
+fn multicast_members_have_group_routes_to_each_other() {
     let (fabric, shown) = managed("switch:3", Setup::default());
     let hosts = [1, 2, 3].map(|n| Host::new(&fabric, n));
     let [a, b, c] = &hosts;
@@ -330,7 +330,7 @@ fn members_of_a_group_have_ways_to_each_other() {
 }
 
 #[test]
-fn adapters_back_to_back_have_ways_to_each_other_and_to_groups() {
+fn back_to_back_adapters_have_unicast_and_multicast_routes() {
     let (fabric, _) = managed("two", Setup::default());
     let [a, b] = [1, 2].map(|n| Host::new(&fabric, n));
     assert_eq!(a.way_to(&b).unwrap().hops, 1);
@@ -338,7 +338,7 @@ fn adapters_back_to_back_have_ways_to_each_other_and_to_groups() {
 }
 
 #[test]
-fn tables_of_a_fabric_that_is_gone_stay_as_they_were() {
+fn route_table_of_a_stopped_fabric_stays_unchanged() {
     let (mut fabric, _) = managed("switch:2", Setup::default());
     let [mut a, b] = [1, 2].map(|n| Host::new(&fabric, n));
     let (way, epoch) = (a.way_to(&b).unwrap(), a.view.epoch());
@@ -356,7 +356,7 @@ fn tables_of_a_fabric_that_is_gone_stay_as_they_were() {
 }
 
 #[test]
-fn attachment_that_is_polled_for_has_a_table_and_no_address_that_is_none() {
+fn nonblocking_attachment_has_a_route_table_and_invalid_endpoint_is_einval() {
     let fabric = Fabric::up("two");
     let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
     let mut attaching = Attachment::begin(&dir, "h1", Guid(1), &HostPort::only()).unwrap().unwrap();

@@ -203,7 +203,7 @@ fn packet_that_a_switch_does_not_let_out_is_trap_259_of_its_port() {
 }
 
 #[test]
-fn host_raises_no_traps_of_others() {
+fn forged_key_violation_reports_of_a_host_raise_no_trap() {
     let mut net = Net::new();
     let [own, other] = [0, 1].map(|n| net.hosts[n].lid());
     let violation = |kind, slid, dlid| {

@@ -63,7 +63,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(1000);
 
     #[test]
-    fn a_service_that_has_closed_the_connection_and_listens_still_is_waited_for() {
+    fn wait_for_end_waits_until_the_service_stops_listening() {
         let tmp = temp_dir();
         let dir = UserDir::at(tmp.path().join("r")).unwrap().service("hosts", "a").unwrap();
         let lock = dir.lock_service().unwrap().unwrap();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_does_not_end_is_waited_for_no_longer_than_allowed() {
+    fn wait_for_end_times_out_while_the_service_runs() {
         let tmp = temp_dir();
         let dir = UserDir::at(tmp.path().join("r")).unwrap().service("hosts", "a").unwrap();
         let lock = dir.lock_service().unwrap().unwrap();

@@ -76,7 +76,7 @@ mod tests {
     use rdmux_testing::temp_dir;
 
     #[test]
-    fn a_file_is_replaced_and_nothing_else_stays() {
+    fn replace_overwrites_the_file_and_leaves_no_temporary_file() {
         let dir = temp_dir();
         let path = dir.path().join("file");
         replace(&path, b"one").unwrap();

@@ -151,7 +151,7 @@ mod tests {
     use crate::connect::connect;
 
     #[test]
-    fn descriptor_in_reserve_that_another_took_comes_back_with_the_next_client() {
+    fn acceptor_reserve_descriptor_is_reopened_by_the_next_accept() {
         let tmp = temp_dir();
         let path = tmp.path().join("sock");
         let mut acceptor = Acceptor::new(listen_at(&path, SocketType::STREAM, 0o600).unwrap());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn socket_has_its_name_when_clients_can_connect_and_not_before() {
+    fn listening_socket_appears_by_rename_once_it_accepts_connections() {
         let tmp = temp_dir();
         let user = UserDir::at(tmp.path().join("r")).unwrap();
         let dir = user.service("hosts", "a").unwrap();

@@ -48,7 +48,7 @@ mod tests {
     use rustix::fs::FlockOperation;
 
     #[test]
-    fn the_holder_of_a_lock_is_found_and_not_one_who_only_has_it_open() {
+    fn lock_holder_is_the_flock_or_lockf_owner_and_not_a_mere_opener() {
         let dir = temp_dir();
         let path = dir.path().join("lock");
         let file = fs::File::create(&path).unwrap();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_other_locks_and_of_waiters_are_none() {
+    fn proc_locks_lines_of_leases_and_waiters_are_ignored() {
         let held = "1: FLOCK  ADVISORY  WRITE 1234 fd:01:56 0 EOF";
         assert_eq!(parse_line(held), Some((56, Pid::from_raw(1234).unwrap())));
         assert_eq!(parse_line(&held.replace("FLOCK", "POSIX")), parse_line(held));

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_reads_as_the_system_has_it() {
+    fn network_namespace_text_equals_proc_ns_net() {
         let link = fs::read_link("/proc/thread-self/ns/net").unwrap();
         assert_eq!(NetworkNamespace::current().unwrap().to_string(), link.to_str().unwrap());
     }

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn interest_says_what_is_reported_and_an_end_always_is() {
+    fn poller_reports_events_of_interest_and_hang_up_always() {
         let poller = Poller::new().unwrap();
         let pair =
             || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);

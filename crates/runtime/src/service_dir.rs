@@ -111,7 +111,7 @@ mod tests {
     use rdmux_testing::temp_dir;
 
     #[test]
-    fn one_service_at_a_time() {
+    fn service_lock_is_exclusive_until_dropped() {
         let tmp = temp_dir();
         let dir = UserDir::at(tmp.path().join("r")).unwrap().service("hosts", "a").unwrap();
         let held = dir.lock_service().unwrap();

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_may_have_half_and_all_but_the_owner_three_quarters() {
+    fn one_user_is_limited_to_half_and_all_non_owners_to_three_quarters() {
         let shares = shares();
         let first = shares.take(1, 8).unwrap();
         let exceeded = Exceeded { user: 1, has: 8, others: 8, all: 16 };
@@ -162,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_and_root_may_have_all_and_do_not_count() {
+    fn owner_and_root_are_exempt_from_shares() {
         let shares = shares();
         let _all = [shares.take(OWNER, 16).unwrap(), shares.take(0, 16).unwrap()];
         let _half = shares.take(1, 8).unwrap();
     }
 
     #[test]
-    fn what_is_dropped_or_made_less_can_be_had_again() {
+    fn dropped_or_reduced_share_can_be_taken_again() {
         let shares = shares();
         let mut share = shares.take(1, 6).unwrap();
         let other = shares.take(1, 2).unwrap();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn no_count_is_too_large() {
+    fn huge_share_counts_do_not_overflow() {
         let shares = Shares::of(OWNER, usize::MAX);
         assert!(shares.take(1, usize::MAX).is_err());
         let mut half = shares.take(1, usize::MAX / 2).unwrap();

@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_and_its_descriptors_arrive_together() {
+    fn message_and_passed_descriptors_arrive_together_with_cloexec() {
         let (a, b) = pair().unwrap();
         let (c, d) = pair().unwrap();
         let mut scratch = Vec::new();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_and_an_empty_socket_are_told_apart() {
+    fn empty_socket_is_would_block_and_peer_close_is_closed() {
         let (a, b) = pair().unwrap();
         let (mut buf, mut fds) = (vec![0; 16], Vec::new());
         set_nonblocking(&b, true).unwrap();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_refused() {
+    fn too_long_message_or_too_many_descriptors_is_an_error() {
         let (a, b) = pair().unwrap();
         let (mut buf, mut fds) = (vec![0; 16], Vec::new());
         send_bytes(a.as_fd(), &[1; 17], &[]).unwrap();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn trailing_bytes_are_an_error() {
+    fn message_with_trailing_bytes_does_not_decode() {
         let mut bytes = postcard::to_stdvec(&5u8).unwrap();
         assert_eq!(decode::<u8>(&bytes).unwrap(), 5);
         bytes.push(0);

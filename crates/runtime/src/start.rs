@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn service_does_not_see_what_the_program_that_needs_it_was_told_to_be() {
+    fn started_service_does_not_inherit_ld_preload_or_rdmux_variables() {
         let dir = temp_dir();
         let user = UserDir::at(dir.path()).unwrap();
         let command = command(Path::new("rdmux"), &[], &user);

@@ -240,7 +240,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_fresh_directory_is_private() {
+    fn new_user_dir_has_mode_0700() {
         let tmp = temp_dir();
         let dir = UserDir::at(tmp.path().join("a/b")).unwrap();
         let service = dir.service("hosts", "a").unwrap();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn each_network_namespace_has_a_part_of_the_first_directory_that_is_ours() {
+    fn user_dir_is_a_netns_subdirectory_of_the_first_usable_base() {
         let tmp = temp_dir();
         let (file, base) = (tmp.path().join("file"), tmp.path().join("base"));
         fs::write(&file, "").unwrap();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_that_is_not_rdmux_s_keeps_its_mode() {
+    fn open_to_others_changes_the_mode_of_rdmuxs_own_base_only() {
         let tmp = temp_dir();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         for (name, opened) in
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn root_of_a_user_namespace_is_told_from_root() {
+    fn uid_map_translates_user_namespace_root_to_its_outer_uid() {
         assert_eq!(outer_uid("         0          0 4294967295\n", 0), 0);
         assert_eq!(outer_uid("         0       1000          1\n", 0), 1000);
         assert_eq!(outer_uid("0 1000 1\n1 100000 65536\n", 10), 100_009);

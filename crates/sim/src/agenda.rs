@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_first_then_order() {
+    fn agenda_orders_events_by_time_then_insertion() {
         let mut a = Agenda::default();
         for (delay, name) in [(5, "c"), (1, "a"), (5, "d"), (1, "b")] {
             a.after(Duration::from_nanos(delay), name);

@@ -224,7 +224,7 @@ mod tests {
 
     /// A window that ignores losses, or that waits for the transport timer, is far less efficient.
     #[test]
-    fn little_is_wasted_behind_a_small_buffer() {
+    fn goodput_stays_high_behind_a_small_bottleneck_buffer() {
         for (buffer, least) in [(50, 0.5), (150, 0.8), (600, 0.8)] {
             for (send, receive) in [(200, 300), (300, 300), (100, 1000)] {
                 for (mtu, read) in [(Mtu::M1024, false), (Mtu::M4096, false), (Mtu::M1024, true)] {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_loses_little_is_used_well() {
+    fn goodput_stays_high_with_one_percent_packet_loss() {
         for (keeps, delay, least) in [
             (true, 2_000, 0.85),
             (true, 10_000, 0.8),

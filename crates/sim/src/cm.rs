@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hundreds_of_seeds() {
+    fn cm_simulation_of_1000_seeds_finds_no_violation() {
         let mut all = CmStats::default();
         for seed in 0..1000 {
             match run_cm_seed(seed) {
@@ -273,7 +273,7 @@ mod tests {
 
     /// Seeds that failed once, in long runs.
     #[test]
-    fn what_was_found_stays_right() {
+    fn formerly_failing_cm_seeds_pass() {
         // A DREQ that arrived before the program had established; later ones were lost.
         for seed in [5_015_044] {
             if let Err(failure) = run_cm_seed(seed) {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats() {
+    fn cm_simulation_is_deterministic_for_a_seed() {
         for seed in 0..20 {
             assert_eq!(run_cm_seed(seed).unwrap(), run_cm_seed(seed).unwrap());
         }

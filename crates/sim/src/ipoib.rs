@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hundreds_of_seeds() {
+    fn ipoib_simulation_of_400_seeds_finds_no_violation() {
         let mut all = IpoibStats::default();
         for seed in 0..400 {
             match run_ipoib_seed(seed) {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats() {
+    fn ipoib_simulation_is_deterministic_for_a_seed() {
         for seed in 0..10 {
             assert_eq!(run_ipoib_seed(seed).unwrap(), run_ipoib_seed(seed).unwrap());
         }

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hundreds_of_seeds() {
+    fn mad_simulation_of_400_seeds_finds_no_violation() {
         let mut all = MadStats::default();
         for seed in 0..400 {
             match run_mad_seed(seed) {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats() {
+    fn mad_simulation_is_deterministic_for_a_seed() {
         for seed in 0..10 {
             assert_eq!(run_mad_seed(seed).unwrap(), run_mad_seed(seed).unwrap());
         }

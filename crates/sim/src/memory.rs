@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_is_gone_stays_gone() {
+    fn deregistered_key_is_a_key_fault_and_is_not_reused() {
         let mut m = Memory::default();
         let a = m.blank(8, Access::empty());
         assert_eq!(m.check(a.key, a.addr, 8, Access::LOCAL_WRITE), Err(AccessFault::Rights));

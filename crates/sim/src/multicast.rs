@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hundreds_of_seeds() {
+    fn multicast_simulation_of_400_seeds_finds_no_violation() {
         let mut all = MulticastStats::default();
         for seed in 0..400 {
             match run_multicast_seed(seed) {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats() {
+    fn multicast_simulation_is_deterministic_for_a_seed() {
         for seed in 0..10 {
             assert_eq!(run_multicast_seed(seed).unwrap(), run_multicast_seed(seed).unwrap());
         }

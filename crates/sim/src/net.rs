@@ -214,7 +214,7 @@ mod tests {
     const US: Duration = Duration::from_micros(1);
 
     #[test]
-    fn a_clean_network_delivers_once_after_its_delay() {
+    fn network_without_faults_delivers_once_after_its_delay() {
         let mut net = Network::new(Faults::none(US));
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let verdict = net.send(Time(5), 0, 1, 9, &mut rng);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_packet_is_lost_no_oftener_than_agreed() {
+    fn same_packet_is_lost_at_most_the_configured_number_of_times() {
         let faults = Faults { loss: 1.0, at_most: Some(2), ..Faults::none(US) };
         let mut net = Network::new(faults);
         let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_heal_and_crashes_do_not() {
+    fn network_partition_ends_in_time_and_a_crash_never() {
         let mut net = Network::new(Faults::none(US));
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         net.partition(1, 0, Time(100));

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_attributes_are_cleared_apart() {
+    fn port_counters_and_extended_port_counters_are_cleared_separately() {
         let mut counters = Counters::new();
         counters.add(Counter::PortXmitPkts, 5);
         counters.set(Counter::PortXmitPkts, Shown::Classic, 0);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_count_by_reason_and_by_the_specifications_counter() {
+    fn drops_are_counted_by_reason_and_in_port_xmit_discards() {
         let mut counters = Counters::new();
         counters.drop(DropReason::NoLink);
         counters.drop(DropReason::WrongMkey);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_level_0_are_what_the_others_leave() {
+    fn data_counters_by_sl_add_up_to_the_total_and_are_set_per_sl() {
         let mut counters = Counters::new();
         for (sl, words) in [(0, 10), (3, 4), (15, 1), (3, 2)] {
             counters.add_data(Way::Xmit, sl, words);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn threshold_is_passed_by_one_more_than_it_is() {
+    fn error_threshold_counts_an_event_for_every_threshold_plus_one_errors() {
         let mut counters = Counters::new();
         let mut tally = |times| counters.tally(Tally::Physical, times, 3);
         assert_eq!([tally(3), tally(1), tally(9), tally(3)], [0, 1, 2, 1]);

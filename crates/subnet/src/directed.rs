@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn no_hops_stay_at_the_port() {
+    fn directed_route_smp_with_zero_hops_stays_at_the_own_port() {
         let mut mad = request(&[], 0);
         assert_eq!(originate(&mut mad, 1, false), Turn::Here);
         assert_eq!(mad[field::HOP_POINTER], 1);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_breaks_the_rules_is_discarded() {
+    fn directed_route_smp_with_bad_pointer_port_or_hop_count_is_discarded() {
         // A sender must begin at the start of the route and send by its own port.
         assert_eq!(originate(&mut request(&[1], 1), 1, false), Turn::Discard);
         assert_eq!(originate(&mut request(&[2], 0), 1, false), Turn::Discard);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn first_hop_that_is_not_the_own_port_may_not_be_written() {
+    fn directed_route_smp_whose_first_hop_is_not_the_own_port_is_refused() {
         // (route, its port) of an adapter, and whether the kernel accepts it.
         for (mad, own, may) in [
             (request(&[1, 5], 0), 1, true),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn any_pointer_and_count_is_survived() {
+    fn any_hop_pointer_and_hop_count_does_not_panic() {
         for pointer in 0..=255 {
             for count in 0..=255 {
                 for status in [0, 0x80] {

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_smp_of_a_port_without_a_lid_comes_from_the_permissive_one_on_qp0() {
+    fn smp_of_a_port_without_lid_has_the_permissive_slid_on_qp0() {
         let packet = MadPacket::smp(Lid::NONE, Lid(5), 3, Box::new([0; MAD_LEN]));
         assert_eq!((packet.slid, packet.dlid, packet.sl), (Lid::PERMISSIVE, Lid(5), 3));
         assert!(packet.is_vl15() && packet.dst_qpn == Qpn::QP0);

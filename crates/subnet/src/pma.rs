@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_do_not_overlap_and_each_has_a_bit_of_its_own() {
+    fn perf_counter_fields_do_not_overlap_and_have_distinct_select_bits() {
         for (fields, first, len) in [
             (CLASSIC, 4, PortCounters::LEN),
             (EXTENDED, 8, PortCountersExtended::LEN),

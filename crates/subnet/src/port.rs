@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_owns_the_lids_of_its_mask() {
+    fn port_owns_the_lids_of_its_lmc_range() {
         let mut port = port();
         assert!(!port.owns(Lid(0)));
         (port.info.lid, port.info.lmc) = (Lid(8), 2);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn service_levels_share_the_lanes_until_a_table_is_set() {
+    fn sl_maps_to_vl_modulo_operational_vls_without_an_sl_to_vl_table() {
         let mut port = port();
         assert_eq!(port.lane(None, 9), Some(1));
         port.info.operational_vls = VlCap::VL0_1;

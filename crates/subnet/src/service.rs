@@ -203,7 +203,7 @@ mod tests {
     use crate::manager;
 
     #[test]
-    fn members_that_the_manager_does_not_know_yet_are_forgotten_with_the_master() {
+    fn pending_membership_changes_are_discarded_when_mastership_ends() {
         let mut manager = Manager::new(manager::Config::default(), Time::ZERO);
         let mut service = Service::new(Config::default(), Partitions::default(), 1);
         service.out.member_changed(Lid(0xc001), Guid(7), Some(true));

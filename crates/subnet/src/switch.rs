@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_of_position_k_is_of_ports_from_16k() {
+    fn mft_block_at_position_k_covers_ports_from_16k() {
         let mut switch = switch();
         let mut block = [0; MFT_BLOCK];
         block[2] = 0x000c;

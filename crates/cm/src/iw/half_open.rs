@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_source_with_the_most_goes_first() {
+    fn shed_half_open_stream_is_the_oldest_of_the_source_with_the_most() {
         let mut all = HalfOpen::default();
         let sources = ["10.0.0.2", "10.0.0.3", "10.0.0.3", "fd00::1", "fd00::2", "fd00::3"];
         for (source, number) in sources.iter().zip(1..) {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_makes_room_at_its_own_address() {
+    fn listener_sheds_its_own_oldest_half_open_stream() {
         let mut all = HalfOpen::default();
         for number in 1..=3 {
             all.insert(ends(1, "10.0.0.2"), StreamId(number));

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_are_bounded_and_end_with_the_bridge() {
+    fn bridge_clients_are_limited_and_disconnected_when_the_bridge_ends() {
         let clients = Clients::new(2);
         let (ours, theirs) = socket::pair().unwrap();
         let places = [clients.take(0, &ours).unwrap(), clients.take(0, &ours).unwrap()];
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_other_users_leave_room_for_the_next_and_for_the_owner() {
+    fn bridge_clients_of_a_user_are_limited_to_its_share_and_the_owner_gets_the_rest() {
         let clients = Clients::of(16, Shares::of(1000, 16));
         let (socket, _peer) = socket::pair().unwrap();
         let connect = |uid| clients.take(uid, &socket);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_greeted_does_not_keep_the_bridge() {
+    fn bridge_client_without_greeting_does_not_prevent_idle_exit() {
         let clients = Clients::new(2);
         let (socket, _peer) = socket::pair().unwrap();
         let began = clients.idle_since().unwrap();

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn all_hosts_of_an_update_are_reported_once_it_has_been_made() {
+    fn update_is_acknowledged_once_for_every_host_after_it_is_applied() {
         let copies = Copies::default();
         let hosts = [1, 2, 3].map(|number| {
             let (ours, theirs) = connection();
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_one_user_leave_room_for_the_next() {
+    fn bridge_counter_rows_of_a_user_are_limited_to_its_share() {
         let copies = Copies::of(Shares::of(1000, 16 * 64));
         let rows = rdmux_link::rows::Rows::create().unwrap();
         let (tcp, _theirs) = connection();
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn host_that_reads_nothing_holds_up_nobody_and_is_reported_when_it_does() {
+    fn host_that_does_not_read_blocks_no_other_host_and_gets_its_report_later() {
         let copies = Copies::default();
         let [(stuck, mut far_from_stuck), (ours, theirs)] = [connection(), connection()];
         let (copy, _table) = copies.open(1, 0, &stuck).unwrap();

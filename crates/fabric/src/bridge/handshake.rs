@@ -95,14 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn only_who_knows_the_secret_gets_in() {
+    fn bridge_handshake_with_a_wrong_secret_is_permission_denied_at_both_ends() {
         assert_eq!(shake(b"0123456789abcdef", b"0123456789abcdef"), [Ok(()), Ok(())]);
         let denied = Err(ErrorKind::PermissionDenied);
         assert_eq!(shake(b"0123456789abcdef", b"0123456789abcdeF"), [denied, denied]);
     }
 
     #[test]
-    fn side_that_listens_must_show_the_secret_too() {
+    fn bridge_listener_that_reflects_the_clients_tag_is_permission_denied() {
         const SECRET: &[u8] = b"0123456789abcdef";
         let (mut a, mut b) = UnixStream::pair().unwrap();
         let listening = thread::spawn(move || {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn stranger_who_listens_is_no_fabric() {
+    fn bridge_handshake_with_a_foreign_service_is_invalid_data() {
         let (mut a, mut b) = UnixStream::pair().unwrap();
         a.write_all(&[b'S'; 64]).unwrap();
         assert_eq!(connect(&mut b, b"secret").unwrap_err().kind(), ErrorKind::InvalidData);

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machine_is_known_by_its_number_as_long_as_it_is_there() {
+    fn machine_id_is_valid_while_the_machine_is_connected_and_machines_are_limited() {
         let machines = Machines::default();
         let [far, near] = ["::ffff:192.0.2.7", "192.0.2.1"].map(|ip| ip.parse().unwrap());
         let a = machines.of([1; 16], far, near).unwrap();

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connection_notices_that_the_other_machine_has_vanished() {
+    fn bridge_tcp_keepalive_and_user_timeout_detect_a_dead_peer() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         prepare(&tcp).unwrap();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_arrive_with_their_messages() {
+    fn numbered_bridge_messages_round_trip_and_short_ones_are_invalid() {
         let (mut stream, mut buf) = (Vec::new(), buffer());
         write_numbered(&mut stream, u64::MAX - 1, &[9; MAX_MESSAGE], &mut Vec::new()).unwrap();
         let frame = read_frame(&mut &stream[..], &mut buf).unwrap().unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_arrive_as_they_were_and_bad_lengths_are_refused() {
+    fn bridge_frames_round_trip_and_bad_lengths_are_invalid_data() {
         let mut stream = Vec::new();
         for message in [&b"one"[..], &[7; 300]] {
             write_frame(&mut stream, message, &mut Vec::new()).unwrap();

@@ -76,7 +76,7 @@ mod tests {
     use crate::FabricName;
 
     #[test]
-    fn secret_is_drawn_once_and_kept_from_others() {
+    fn bridge_secret_is_generated_once_with_mode_0600() {
         use std::os::unix::fs::PermissionsExt as _;
         let tmp = temp_dir();
         let user = UserDir::at(tmp.path().join("r")).unwrap();

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_bounded_and_make_room_when_they_end() {
+    fn bridge_connections_are_limited_and_closed_ones_free_their_place() {
         let count = Arc::default();
         let mut all: Vec<_> = (0..MAX_CONNECTIONS).map_while(|_| Place::take(&count)).collect();
         assert_eq!(all.len(), MAX_CONNECTIONS);

@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_nodes_with_a_port_or_without() {
+    fn cable_end_is_parsed_as_node_name_or_guid_with_optional_port() {
         let end = |s: &str| s.parse::<End>().map(|e| (e.node, e.port));
         let name = |s: &str| NodeRef::Name(s.to_owned());
         assert_eq!(end("S-1:3"), Ok((name("S-1"), Some(3))));

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_header_are_where_ib_user_mad_has_them() {
+    fn mad_record_header_has_the_ib_user_mad_layout() {
         let record = record(HEADER + 4);
         assert_eq!(
             record[..20],
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_any_length_arrive_as_they_were_sent() {
+    fn mad_records_of_any_length_are_reassembled() {
         let mut reassembly = reassembly();
         let two = FIRST + FRAGMENT;
         for length in
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn record_for_which_its_user_has_no_room_is_refused_and_skipped() {
+    fn mad_record_beyond_the_users_share_is_refused_and_its_fragments_skipped() {
         const LENGTH: usize = FIRST + 2 * FRAGMENT;
         let shares = Shares::of(1000, 4 * LENGTH);
         let mut all = [1, 1, 1, 2].map(|uid| Reassembly::new(shares.none(uid)));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_are_no_records_are_refused() {
+    fn malformed_mad_records_are_refused() {
         let take = |message: &[u8]| reassembly().take(message, |_| ()).unwrap_err();
         assert_eq!(take(&[0; HEADER - 1]), BadRecord::Short);
         assert_eq!(take(&[0; HEADER]), BadRecord::Length(0));

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn greeting_of_another_version_is_told_even_if_its_rest_is_unknown() {
+    fn greeting_of_another_version_is_a_version_error_even_if_undecodable() {
         let version = u8::try_from(VERSION).unwrap();
         let message = [version + 1, 0xff, 0xff];
         assert!(

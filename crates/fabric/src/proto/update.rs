@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_has_what_the_table_has() {
+    fn update_entries_reproduce_the_route_table() {
         let mut own = OwnPort { active: true, lid: Lid(9), lmc: 3, ..OwnPort::default() };
         (own.mtu, own.gid_prefix, own.port_guid) = (Mtu::M4096, u64::MAX, Guid(u64::MAX));
         own.pkeys = [Pkey(0xffff); 128];
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_make_no_sense_are_refused() {
+    fn invalid_route_table_update_entries_are_refused() {
         let mut table = RouteTable::create().unwrap();
         let bad = WayEntry { peer: 0, ..WayEntry::from(&way(1)) };
         let many = vec![WayEntry::from(&way(1)); 4096];
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_what_they_were() {
+    fn counter_row_entries_round_trip() {
         let route = RouteId(7);
         for counted in [
             Counted::Dropped(12),

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_the_packet_that_would_be_on_the_cable() {
+    fn captured_frame_has_lrh_grh_bth_deth_and_vcrc_of_the_mad() {
         let mut mad = MadPacket::smp(Lid(3), Lid(7), 2, Box::new([5; MAD_LEN]));
         let read = |mad: &MadPacket| {
             let bytes = frame(true, mad);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ports_that_somebody_captures_are_copied() {
+    fn only_packets_of_captured_ports_are_copied() {
         let port = PortId::new(NodeId(1), 1);
         let mad = MadPacket::smp(Lid(3), Lid(7), 2, Box::new([5; MAD_LEN]));
         let mut captured = Captured::default();

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_of_other_users_leave_room_for_the_next_and_for_the_owner() {
+    fn connections_of_a_user_are_limited_to_its_share_and_the_owner_gets_the_rest() {
         let closer = Closer::default();
         let (socket, _peer) = rdmux_runtime::socket::pair().unwrap();
         let mut connections = Connections::of(16, Shares::of(1000, 16));

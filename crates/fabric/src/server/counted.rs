@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_process_that_is_gone_only_its_own_rows_are_read() {
+    fn counter_rows_are_read_only_for_the_process_that_exited() {
         let (mut subnet, [port, _]) = ports();
         let mut counts = Counts::default();
         let mut tallies = Vec::new();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_other_users_leave_room_for_the_next_and_for_the_owner() {
+    fn counter_rows_of_a_user_are_limited_to_its_share_and_the_owner_is_not() {
         let (mut subnet, [port, other]) = ports();
         let mut counts = Counts::of(Shares::of(1000, 16 * 64));
         let mut next = 0;
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_so_many_processes() {
+    fn processes_of_a_host_are_limited_to_2048() {
         let (mut subnet, [port, other]) = ports();
         let mut counts = Counts::default();
         let fd = Rows::create().unwrap();

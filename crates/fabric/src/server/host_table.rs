@@ -134,7 +134,7 @@ mod tests {
     use crate::bridge::Machines;
 
     #[test]
-    fn bridge_is_told_what_has_changed_in_messages_that_fit() {
+    fn table_updates_for_a_bridge_contain_only_changes_and_fit_the_message_size() {
         let machine = Machines::for_tests();
         let place = Place { machine, connection: 7 };
         let (mut table, fd) = Table::create(7, Some(place)).unwrap();

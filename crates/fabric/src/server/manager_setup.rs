@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_that_babble_are_disabled_if_that_is_the_policy() {
+    fn babbling_port_policy_sets_disable_babbling() {
         for policy in [false, true] {
             let setup = ManagerSetup { babbling_port_policy: policy, ..ManagerSetup::default() };
             assert_eq!(setup.config().unwrap().disable_babbling, policy);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_that_are_wrong_say_where() {
+    fn error_in_partitions_file_names_file_line_and_token() {
         let tmp = temp_dir();
         let path = tmp.path().join("partitions.conf");
         let fails = || PartitionsFile::read(&path).unwrap_err().to_string();

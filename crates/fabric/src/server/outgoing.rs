@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_wait_for_their_turn_go_together_and_in_order() {
+    fn queued_messages_are_flushed_in_order() {
         let (ours, theirs) = socket::pair().unwrap();
         socket::set_nonblocking(&theirs, true).unwrap();
         let mut out = Outgoing::default();

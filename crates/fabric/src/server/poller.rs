@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_watched_for_what_was_asked_and_their_end_in_any_case() {
+    fn poller_reports_requested_events_and_hang_up_always() {
         let poller = Poller::new().unwrap();
         let (ours, theirs) = socket::pair().unwrap();
         poller.add(&ours, ID).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_in_time_and_sources_are_told_apart() {
+    fn poller_wait_times_out_and_distinguishes_tokens() {
         let poller = Poller::new().unwrap();
         let all: Vec<_> = [Token::Listener, Token::Stop, ID]
             .into_iter()

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn new_topology_forgets_hosts_and_setup_survives() {
+    fn setup_is_kept_and_a_new_topology_discards_the_hosts_file() {
         let tmp = temp_dir();
         let user = UserDir::at(tmp.path().join("r")).unwrap();
         let dir = FabricDir::open(&user, &FabricName::default()).unwrap();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_persons_are_bounded_and_what_is_wrong_says_where() {
+    fn missing_oversized_or_invalid_topology_file_is_einval_with_the_line() {
         let tmp = temp_dir();
         let path = tmp.path().join("topology");
         let fails = || {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_nobody_knows_are_damage() {
+    fn unknown_option_in_the_setup_file_is_an_error() {
         let tmp = temp_dir();
         let user = UserDir::at(tmp.path().join("r")).unwrap();
         let dir = FabricDir::open(&user, &FabricName::default()).unwrap();

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn adapter_is_meant_for_the_host_that_had_it_last() {
+    fn adapter_is_reserved_for_the_host_that_had_it_last() {
         let (_tmp, _dir, mut store) = store();
         assert_eq!(store.adapter_of(HOSTS[0]), None);
         store.set_adapter(HOSTS[0], ADAPTERS[0]);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_is_written_once() {
+    fn store_writes_changes_once_and_nothing_when_unchanged() {
         let (_tmp, dir, mut store) = store();
         let subnet = subnet();
         store.save(&dir, &subnet);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_never_stop_are_written_all_the_same_and_not_all_the_time() {
+    fn continuous_changes_are_saved_after_the_first_ones_delay_with_pauses_between() {
         let (_tmp, dir, mut store) = store();
         store.touch();
         let due = store.due;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn fabric_that_cannot_write_goes_on() {
+    fn failed_save_does_not_panic_and_is_not_rescheduled() {
         let (tmp, dir, mut store) = store();
         store.touch();
         drop(tmp);

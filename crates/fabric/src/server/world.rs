@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_told_for_want_of_room_is_told_when_there_is_some() {
+    fn subscriber_gets_reports_again_after_unsent_ones_for_lack_of_room() {
         let most = 4;
         let config = Config { outstanding: most, responses_to_peer: most, ..Config::default() };
         let mut net = Net::up("switch:4", config);

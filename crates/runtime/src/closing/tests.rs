@@ -77,7 +77,7 @@ fn many_users_whose_closes_block_have_a_bounded_number_of_threads() {
 }
 
 #[test]
-fn a_user_is_full_while_too_many_of_its_descriptors_are_to_be_closed() {
+fn user_is_full_while_its_pending_closes_reach_the_limit() {
     let closer = Closer::default();
     let peers: Vec<TcpStream> = (0..USER_THREADS)
         .map(|_| {
@@ -99,7 +99,7 @@ fn a_user_is_full_while_too_many_of_its_descriptors_are_to_be_closed() {
 }
 
 #[test]
-fn our_end_of_a_socket_is_closed_at_once_unless_messages_are_in_it() {
+fn socket_with_unread_messages_is_closed_in_the_background() {
     let closer = Closer::default();
     for theirs_open in [true, false] {
         let (ours, theirs) = socket::pair().unwrap();
@@ -122,7 +122,7 @@ fn our_end_of_a_socket_is_closed_at_once_unless_messages_are_in_it() {
 }
 
 #[test]
-fn our_end_of_a_stream_is_closed_at_once_unless_bytes_are_in_it_urgent_ones_too() {
+fn stream_with_unread_normal_or_oob_bytes_is_closed_in_the_background() {
     let closer = Closer::default();
     let pair = || UnixStream::pair().unwrap();
     for theirs_open in [true, false] {
@@ -144,7 +144,7 @@ fn our_end_of_a_stream_is_closed_at_once_unless_bytes_are_in_it_urgent_ones_too(
 }
 
 #[test]
-fn what_comes_with_bytes_of_a_stream_is_kept_urgent_ones_too() {
+fn descriptors_passed_with_normal_or_oob_stream_bytes_are_received() {
     for flags in [SendFlags::empty(), SendFlags::OOB] {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let ours = Closer::default().socket(1, ours.into());
@@ -169,7 +169,7 @@ fn send_with(socket: &UnixStream, fd: &OwnedFd, flags: SendFlags) {
 }
 
 #[test]
-fn only_what_the_kernel_itself_serves_is_taken_for_a_memfd_or_a_namespace() {
+fn only_genuine_memfd_and_nsfs_descriptors_are_accepted() {
     let closer = Closer::default();
     let foreign = |fd: OwnedFd| closer.foreign(1, fd);
     let open = |path: &std::path::Path| OwnedFd::from(File::open(path).unwrap());

@@ -46,7 +46,7 @@ fn everywhere(world: &mut World, gid: Gid, lid: Lid) {
 }
 
 #[test]
-fn path_to_a_port_that_never_had_the_address_is_found() {
+fn acm_path_to_a_port_without_the_address_is_detected() {
     let mut world = running();
     everywhere(&mut world, Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0001_0000)), Lid(1));
     let what = found(world);
@@ -54,7 +54,7 @@ fn path_to_a_port_that_never_had_the_address_is_found() {
 }
 
 #[test]
-fn what_is_published_for_too_long_is_found() {
+fn acm_path_published_with_a_wrong_lid_is_detected() {
     let mut world = running();
     let now = world.agenda.now();
     let (path, address) = world
@@ -76,7 +76,7 @@ fn what_is_published_for_too_long_is_found() {
 }
 
 #[test]
-fn request_that_is_never_answered_is_found() {
+fn acm_unanswered_request_is_detected() {
     let mut world = running();
     world.lose_answers = true;
     let what = found(world);
@@ -84,7 +84,7 @@ fn request_that_is_never_answered_is_found() {
 }
 
 #[test]
-fn answer_that_nobody_asked_for_is_found() {
+fn acm_unsolicited_answer_is_detected() {
     let mut world = running();
     let failure = rdmux_acm::Failure::TimedOut;
     let want = Want::Answer(rdmux_acm::ClientId(9), RequestId(9), Err(failure));
@@ -95,7 +95,7 @@ fn answer_that_nobody_asked_for_is_found() {
 }
 
 #[test]
-fn memory_beyond_the_bound_is_found() {
+fn acm_cache_beyond_its_limit_is_detected() {
     let mut world = running();
     world.scenario.options.max_entries = 1;
     let what = found(world);
@@ -103,7 +103,7 @@ fn memory_beyond_the_bound_is_found() {
 }
 
 #[test]
-fn address_that_is_not_found_where_nothing_goes_wrong_is_found() {
+fn acm_unresolved_address_without_faults_is_detected() {
     let mut world = running();
     // No datagram arrives, although the scenario loses none.
     world.mute = true;

@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hundreds_of_seeds() {
+    fn acm_simulation_of_400_seeds_finds_no_violation() {
         let mut all = AcmStats::default();
         for seed in 0..400 {
             match run_acm_seed(seed) {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats() {
+    fn acm_simulation_is_deterministic_for_a_seed() {
         for seed in 0..10 {
             assert_eq!(run_acm_seed(seed).unwrap(), run_acm_seed(seed).unwrap());
         }

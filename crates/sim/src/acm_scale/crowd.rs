@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn every_member_sends_its_first_request_exactly_once() {
+    fn crowd_members_send_their_first_request_exactly_once() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut crowd = crowd(1024, 128);
         let mut sent = crowd.begin(256, &mut rng);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_send_at_once_members_do_what_theirs_does() {
+    fn crowd_members_send_together_with_their_sample_endpoint() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut crowd = crowd(256, 64);
         assert_eq!(crowd.begin(256, &mut rng), []);

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_resolve_all_with_little_more_than_a_request_each() {
+    fn acm_resolves_all_endpoints_with_under_4_requests_each() {
         let outcome = run(&Setup { endpoints: 512, sample: 512, ..Setup::default() });
         assert_eq!(outcome.resolved, 512 * 511);
         assert_eq!(outcome.wrong, 0);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_requests_are_made_up_for() {
+    fn acm_resolves_all_endpoints_despite_2_percent_loss() {
         let setup = Setup { endpoints: 256, sample: 256, loss_ppm: 20_000, ..Setup::default() };
         let outcome = run(&setup);
         assert_eq!(outcome.resolved, 256 * 255);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn all_resolve_all_in_the_end_where_one_of_five_is_lost() {
+    fn acm_resolves_all_endpoints_after_retries_with_20_percent_loss() {
         let setup = Setup { endpoints: 128, sample: 128, loss_ppm: 200_000, ..Setup::default() };
         let outcome = run(&setup);
         assert_eq!((outcome.resolved, outcome.wrong), (128 * 127, 0));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_joins_are_made_again() {
+    fn acm_lost_multicast_joins_are_retried() {
         let setup = Setup { endpoints: 256, sample: 256, loss_ppm: 20_000, ..Setup::default() };
         let outcome = run(&setup);
         assert_eq!(outcome.resolved, 256 * 255);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_behaves_as_all_within_a_fifth_with_and_without_loss() {
+    fn acm_sample_differs_from_the_full_simulation_by_at_most_20_percent() {
         for loss_ppm in [0, 10_000] {
             let setup = Setup { endpoints: 256, recv_depth: 128, loss_ppm, ..Setup::default() };
             let all = run(&Setup { sample: 256, ..setup });
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn small_samples_do_not_differ_for_who_of_them_begins() {
+    fn acm_small_sample_results_do_not_depend_on_the_seed() {
         for seed in 1..=8 {
             // On average one endpoint of the sample sends at once.
             let setup = Setup { endpoints: 2048, sample: 64, recv_depth: 128, ..Setup::default() };
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn same_seed_repeats() {
+    fn acm_scale_simulation_is_deterministic_for_a_seed() {
         let setup = Setup { endpoints: 128, sample: 32, loss_ppm: 1000, ..Setup::default() };
         let (a, b) = (run(&setup), run(&setup));
         assert_eq!((a.requests_per_endpoint, a.time), (b.requests_per_endpoint, b.time));

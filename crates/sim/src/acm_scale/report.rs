@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_commas_and_times_units() {
+    fn report_formats_counts_with_commas_and_times_with_units() {
         assert_eq!([0, 999, 1000, 4_294_967].map(count), ["0", "999", "1,000", "4,294,967"]);
         let times =
             [0.000_005, 0.0046, 3.26, 900.0, 15_840.0].map(|s| time(Duration::from_secs_f64(s)));

@@ -113,7 +113,7 @@ fn set(world: &mut World, host: usize, table: Attribute, attr_id: u16, modifier:
 }
 
 #[test]
-fn nothing_is_found_where_nothing_is_broken() {
+fn unbroken_fabric_passes_all_checks() {
     let mut world = running();
     assert_eq!(world.found(SOON), "nothing");
     world.audit().expect("tables");
@@ -122,7 +122,7 @@ fn nothing_is_found_where_nothing_is_broken() {
 }
 
 #[test]
-fn a_packet_that_goes_on_by_a_route_that_is_gone_is_found() {
+fn packet_sent_over_a_removed_route_is_detected() {
     let mut world = running();
     let table = LinearForwardingTable { ports: [NO_ROUTE; 64] };
     set(&mut world, 0, table.into(), LinearForwardingTable::ATTR_ID, 0);
@@ -144,7 +144,7 @@ fn a_packet_that_does_not_go_where_the_switches_lead_is_found() {
 }
 
 #[test]
-fn a_port_that_lets_in_what_its_pkeys_do_not_allow_is_found() {
+fn port_accepting_a_packet_with_a_bad_pkey_is_detected() {
     let mut world = running();
     let (to, from, datagram) = world.next_datagram();
     let table = PkeyTable { pkeys: [Pkey(0); 32] };
@@ -155,7 +155,7 @@ fn a_port_that_lets_in_what_its_pkeys_do_not_allow_is_found() {
 }
 
 #[test]
-fn a_port_that_drops_what_it_should_let_in_is_found() {
+fn port_dropping_a_valid_packet_is_detected() {
     let mut world = running();
     let (to, from, datagram) = world.next_datagram();
     // The host has a table of its own, which is never written.
@@ -167,7 +167,7 @@ fn a_port_that_drops_what_it_should_let_in_is_found() {
 }
 
 #[test]
-fn another_byte_with_a_right_checksum_is_found() {
+fn forged_payload_with_a_valid_icrc_is_detected() {
     let mut world = running();
     let (to, from, mut datagram) = world.next_datagram();
     let total = usize::from(u16::from_be_bytes([datagram[14], datagram[15]]));
@@ -183,7 +183,7 @@ fn another_byte_with_a_right_checksum_is_found() {
 }
 
 #[test]
-fn a_message_that_comes_with_other_bytes_is_found() {
+fn message_delivered_with_wrong_payload_is_detected() {
     let mut world = running();
     let id = world.connected();
     // Its peer expects another message.
@@ -200,7 +200,7 @@ fn a_message_that_comes_with_other_bytes_is_found() {
 }
 
 #[test]
-fn a_datagram_for_somebody_else_and_one_that_comes_twice_are_found() {
+fn misdelivered_or_duplicate_datagram_is_detected() {
     let mut world = running();
     let op = loop {
         world.step().expect("nothing is broken");
@@ -245,7 +245,7 @@ fn a_connection_that_fails_although_the_fabric_carries_its_packets_is_found() {
 }
 
 #[test]
-fn what_is_left_in_the_end_is_found() {
+fn leaked_region_or_wrong_atomic_counter_at_the_end_is_detected() {
     let mut world = running();
     world.finish();
     world.hosts[0].process.memory.register(vec![0; 8], Access::LOCAL_WRITE);

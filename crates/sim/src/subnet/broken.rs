@@ -97,7 +97,7 @@ fn a_path_with_the_lid_of_another_port_and_none_at_all_are_found() {
 }
 
 #[test]
-fn a_request_and_a_report_in_silence_are_found() {
+fn request_or_report_during_silence_is_detected() {
     let mut world = ended();
     world.programs.iter_mut().for_each(|program| program.begin_silence());
     world.check_silence().expect("silence");

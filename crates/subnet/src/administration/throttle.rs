@@ -53,7 +53,7 @@ mod tests {
     use core::time::Duration;
 
     #[test]
-    fn debts_are_paid_by_time() {
+    fn throttle_debt_of_a_port_decreases_with_time() {
         let (mut throttle, port) = (Throttle::default(), PortRef { node: 1, port: 1 });
         throttle.add(Time::ZERO, port, 100);
         assert!(throttle.debts.is_empty(), "one record costs nothing");

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_without_end_waits_longer_and_longer_until_it_is_quiet() {
+    fn repeated_sweep_requests_of_a_node_back_off_exponentially_until_quiet() {
         let (mut pauses, mut now) = (Pauses::default(), Time::ZERO);
         let expected = [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 16, 16];
         assert_eq!(waits(&mut pauses, &mut now, 60 * SECOND, 14), expected);

@@ -212,7 +212,7 @@ mod tests {
     type Case = (&'static [u16], &'static [u16], usize, &'static [u16]);
 
     #[test]
-    fn keys_that_a_port_keeps_stay_at_their_index() {
+    fn retained_pkeys_keep_their_table_index() {
         let cases: &[Case] = &[
             (&[], &[0xffff, 0x8010], 8, &[0xffff, 0x8010]),
             (&[0xffff], &[0xffff, 0x8010, 0x8020], 8, &[0xffff, 0x8010, 0x8020]),

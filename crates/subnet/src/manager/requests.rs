@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn overdue_requests_come_in_the_order_in_which_they_were_sent() {
+    fn overdue_requests_are_retried_in_send_order_then_fail() {
         let mut all = Requests::default();
         let tids = [5, 6, 7].map(|ms| all.add(ASK, (0x11, 0), at(ms), 1));
         all.take(tids[0], 0x11, 0);

@@ -181,7 +181,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn only_blocks_with_other_routes_are_dirty() {
+    fn only_lft_blocks_with_changed_routes_are_dirty() {
         let (mut table, mut dirty) = (vec![], Dirty::default());
         put_route(&mut table, &mut dirty, 70, 3);
         assert_eq!((table.len(), table[70], table[69]), (128, 3, NO_ROUTE));

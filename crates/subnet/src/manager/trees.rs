@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_leave_one_after_the_other_leave_the_tree_of_those_that_stay() {
+    fn pruned_multicast_tree_equals_the_tree_computed_for_the_remaining_members() {
         for (seed, shape) in (0..400)
             .zip(["fattree:40", "torus:4x4x1", "dragonfly:3,1,1", "torus:3x3x2"].iter().cycle())
         {
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_members_at_a_switch_takes_its_own_port_only() {
+    fn leaving_member_removes_only_its_own_port_from_the_multicast_tree() {
         let shape: Shape = "fattree:40".parse().expect("a shape");
         let model = model(&shape.topology(Guid(0x1000)), 0);
         let graph = Graph::new(&model);

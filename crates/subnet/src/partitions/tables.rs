@@ -37,7 +37,7 @@ mod tests {
     use crate::topology::Shape;
 
     #[test]
-    fn tables_are_by_guid_kind_and_manager() {
+    fn pkey_tables_follow_all_cas_all_switches_and_self_rules() {
         let shape: Shape = "switch:2".parse().unwrap();
         let model = model(&shape.topology(Guid(0x1000)), 0);
         let text = "A=1: ALL_CAS=full; B=2: ALL_SWITCHES; C=3: SELF=full;";

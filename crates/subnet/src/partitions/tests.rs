@@ -114,7 +114,7 @@ fn groups_of_the_manual_page_are_read() {
 }
 
 #[test]
-fn flags_of_a_definition_are_those_of_its_broadcast_group() {
+fn ipoib_broadcast_group_has_the_partitions_parameters_for_each_scope() {
     let text = "A=0x8010,ipoib,rate=7,mtu=5,sl=3,scope=2,scope=5,Q_Key=9,TClass=4,FlowLabel=77:;";
     let partitions = parse(text);
     let groups: Vec<_> = partitions.groups().copied().collect();
@@ -153,7 +153,7 @@ fn the_service_level_of_a_partition_is_that_of_its_last_definition() {
 }
 
 #[test]
-fn what_a_definition_says_counts_for_its_groups_whose_scope_is_2_otherwise() {
+fn mgid_groups_inherit_the_partitions_parameters_and_scope_2() {
     let text = "A=3,rate=7,mtu=5,sl=1,Q_Key=9,TClass=4,FlowLabel=6:
         mgid=ff15:c0de::1
         mgid=ff12:401b::1
@@ -192,7 +192,7 @@ fn what_a_definition_says_counts_for_its_groups_whose_scope_is_2_otherwise() {
 }
 
 #[test]
-fn of_several_groups_with_a_gid_the_first_one_counts() {
+fn first_definition_of_a_duplicate_mgid_is_used() {
     let text = "B=4,ipoib: mgid=ff12:c0de::1,sl=1\n;
         A=3,ipoib,rate=7: mgid=ff12:c0de::1,sl=2\n; A=3,ipoib,rate=2:;";
     let partitions = parse(text);
@@ -201,7 +201,7 @@ fn of_several_groups_with_a_gid_the_first_one_counts() {
 }
 
 #[test]
-fn indx0_comes_before_the_default_partition() {
+fn indx0_partition_is_at_pkey_index_0_before_the_default_one() {
     assert_eq!(keys("A=3: ALL; B=2, indx0: ALL=full;", adapter(9)), [0x8002, 0x7fff, 3]);
 }
 

@@ -163,7 +163,7 @@ fn table_of_1_record_is_one_segment() {
 }
 
 #[test]
-fn first_segment_tells_the_length_of_all() {
+fn first_rmpp_segment_has_the_payload_length_of_the_whole_transfer() {
     let transfer = clean(450);
     let first = Rmpp::of(&transfer.sender_segment());
     // Three segments of 220 bytes, minus the 150 that the last one lacks.
@@ -229,7 +229,7 @@ fn lost_final_ack_is_said_again() {
 }
 
 #[test]
-fn lost_segment_is_waited_for_and_what_followed_is_kept() {
+fn lost_rmpp_segment_is_retransmitted_and_later_ones_are_kept() {
     let message = message(SA, 200 * 60);
     let mut transfer = Transfer::new(message.clone());
     transfer.run(|forward, n| usize::from(!forward || n != 30));
@@ -239,7 +239,7 @@ fn lost_segment_is_waited_for_and_what_followed_is_kept() {
 }
 
 #[test]
-fn sender_gives_up_after_its_retries_without_progress() {
+fn rmpp_sender_gives_up_after_its_retries_without_ack_progress() {
     let mut transfer = Transfer::new(message(SA, 200 * 300));
     transfer.run(|forward, n| usize::from(!forward || n < 100));
     assert!(transfer.gave_up);
@@ -250,7 +250,7 @@ fn sender_gives_up_after_its_retries_without_progress() {
 }
 
 #[test]
-fn message_that_takes_40_seconds_is_aborted() {
+fn rmpp_transfer_beyond_the_total_time_is_aborted() {
     let mut transfer = Transfer::new(message(SA, 200 * 10));
     transfer.exchange(&mut |forward, n| usize::from(!forward || n < 5));
     let due = transfer.receiver.next_timeout().expect("there is a limit");
@@ -282,7 +282,7 @@ fn abort_of_the_sender_midway_frees_what_came() {
 }
 
 #[test]
-fn segments_that_contradict_themselves_are_aborted() {
+fn rmpp_segment_with_bad_first_flag_or_length_is_aborted_with_status() {
     let mut transfer = Transfer::new(message(SA, 200 * 3));
     let first = transfer.sender_segment();
     let good = Rmpp::of(&first);
@@ -304,7 +304,7 @@ fn segments_that_contradict_themselves_are_aborted() {
 }
 
 #[test]
-fn packets_have_a_version_a_type_and_a_status_that_suits_it() {
+fn rmpp_packet_with_bad_version_type_or_status_is_an_error() {
     let data = Rmpp::of(&Transfer::new(message(SA, 0)).sender_segment());
     let (ok, status) = (RmppStatus::NORMAL, |s| Err(RmppStatus(s)));
     let cases = [
@@ -325,7 +325,7 @@ fn packets_have_a_version_a_type_and_a_status_that_suits_it() {
 }
 
 #[test]
-fn acks_that_cannot_be_are_errors() {
+fn rmpp_ack_beyond_sent_segments_or_shrinking_window_is_an_error() {
     let sender = || {
         let mut sender = Sender::new(message(SA, 200 * 10), 3, Duration::ZERO, 0);
         while sender.poll_segment(Time(1)).is_some() {}
@@ -341,7 +341,7 @@ fn acks_that_cannot_be_are_errors() {
 }
 
 #[test]
-fn wide_window_is_used_in_turns() {
+fn wide_rmpp_window_is_sent_in_bursts() {
     let mut sender = Sender::new(message(SA, 200 * 1000), u32::MAX, Duration::ZERO, 0);
     let now = Time(5);
     let turn = |sender: &mut Sender| core::iter::from_fn(|| sender.poll_segment(now)).count();
@@ -356,7 +356,7 @@ fn wide_window_is_used_in_turns() {
 }
 
 #[test]
-fn every_class_and_length_comes_out_as_it_went_in() {
+fn rmpp_reassembly_restores_every_class_and_length() {
     for class in [0x03, 0x06, 0x10, 0x30, 0x4f] {
         for data in [0, 1, 191, 192, 193, 199, 200, 201, 216, 217, 384, 431, 432, 433] {
             let message = message(class, data);
@@ -385,7 +385,7 @@ fn begin(receiver: &mut Reassembly<u8, ()>, peer: u8, tid: u64) -> Option<Rmpp> 
 }
 
 #[test]
-fn one_peer_cannot_take_the_room_of_others() {
+fn rmpp_transfers_of_one_peer_are_limited_and_stopped_with_resources() {
     let limits = Limits { transfers: 10, peer_transfers: 4, ..Limits::default() };
     let mut receiver = Reassembly::new(limits);
     for tid in 0..4 {
@@ -400,7 +400,7 @@ fn one_peer_cannot_take_the_room_of_others() {
 }
 
 #[test]
-fn message_beyond_the_limit_is_stopped() {
+fn rmpp_message_beyond_the_limit_is_stopped_with_resources() {
     for limits in [
         Limits { message: 5000, ..Limits::default() },
         Limits { peer_bytes: 5000, ..Limits::default() },
@@ -415,7 +415,7 @@ fn message_beyond_the_limit_is_stopped() {
 }
 
 #[test]
-fn oldest_whole_message_is_forgotten_for_another() {
+fn oldest_remembered_rmpp_transfer_is_forgotten_beyond_the_limit() {
     let mut receiver = Reassembly::new(Limits { remembered: 3, ..Limits::default() });
     let mad = Transfer::new(message(SA, 0)).sender_segment();
     for tid in 0..5 {
@@ -429,7 +429,7 @@ fn oldest_whole_message_is_forgotten_for_another() {
 
 /// A later ACK, which may be lost, opens the window.
 #[test]
-fn receiver_that_lets_nothing_be_sent_for_now_is_waited_for_with_every_retry() {
+fn closed_rmpp_window_is_waited_for_during_all_retries() {
     let (start, wait) = (Time(7), Duration::from_secs(2));
     let mut sender = Sender::new(message(SA, 1000), 1, wait, RETRIES);
     sender.poll_segment(start).unwrap();

@@ -220,7 +220,7 @@ fn files_that_include_each_other_too_often_are_refused() {
 
 proptest! {
     #[test]
-    fn no_files_panic(
+    fn arbitrary_included_ibsim_files_do_not_panic_and_round_trip(
         texts in proptest::collection::vec(
             "((include \"[0-3]\"|module=\"[ab]?\"|do (Link|guid|BASELID) \"[ab]?[#@]?[sh]\"(\\[[0-3]\\])? \"?[0-9sh\"\\[\\]]{0,6}\
               |Switch 3 \"s\"|Ca 2 \"h\"|@\\[[0-3]\\] \"[xy]\"|\\[[0-3]\\] \"[ab]?[#@]?[shxy]\"(\\[[0-3]\\])?|caguid[=+][0-3])?\n){0,12}",

@@ -210,7 +210,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn every_rate_is_read_back() {
+    fn link_rates_round_trip_through_text() {
         for width in Width::ALL {
             assert_eq!(Width::from_code(width.code()), Some(*width));
             for speed in Speed::ALL {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_hold_what_hardware_falls_back_to() {
+    fn width_and_speed_masks_include_the_slower_ones() {
         assert_eq!(Width::X4.mask(), 1 | 2 | 16);
         assert_eq!((Speed::Edr.mask(), Speed::Edr.ext_mask()), (7, 3));
         assert_eq!(Width::widest(3), Some(Width::X4));

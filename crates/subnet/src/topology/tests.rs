@@ -81,7 +81,7 @@ impl Again for String {
 }
 
 #[test]
-fn masks_of_a_port_and_of_the_file_make_its_rate() {
+fn width_and_speed_masks_of_port_and_file_determine_the_link_rate() {
     let text = "width=8\nSwitch 4 \"a\"\n[1] \"b\"[1] w=2 s=1\n[2] \"b\"[2]\n[3] \"b\"[3] e=2\n\nSwitch 4 \"b\"\n";
     let t = Topology::parse(text).expect("a good file");
     let rates: Vec<_> = t.links().map(|(.., rate)| rate.to_string()).collect();
@@ -140,7 +140,7 @@ fn errors_name_line_token_and_rule() {
 }
 
 #[test]
-fn a_file_that_asks_for_too_much_is_refused() {
+fn topology_file_with_too_many_ports_is_too_large() {
     let mut text = String::new();
     for i in 0..9000 {
         text.push_str(&format!("Switch 254 \"{i}\"\n\n"));
@@ -150,7 +150,7 @@ fn a_file_that_asks_for_too_much_is_refused() {
 }
 
 #[test]
-fn descriptions_lose_what_a_file_cannot_hold() {
+fn node_description_quotes_are_replaced_and_length_cut_to_64() {
     let mut node = Node::new(NodeKind::Ca, "a".into(), Guid(1), 1);
     node.describe("a \"b\"\nc");
     assert_eq!(node.description, "a 'b' c");
@@ -183,7 +183,7 @@ fn reached(t: &Topology) -> usize {
 }
 
 #[test]
-fn shapes_have_the_size_that_they_say() {
+fn topology_shapes_have_the_expected_adapters_switches_and_cables() {
     // shape, adapters, switches, cables
     let table = [
         ("two", 2, 0, 1),
@@ -249,7 +249,7 @@ fn switches_of_a_level_of_a_fat_tree_have_as_many_cables_downwards() {
 }
 
 #[test]
-fn the_groups_of_a_dragonfly_are_all_neighbours() {
+fn dragonfly_groups_are_all_linked_to_each_other() {
     let t = shape("dragonfly:4,2,2");
     let group = |node: usize| (t.nodes[node].kind == NodeKind::Switch).then_some(node / 4);
     let mut pairs = BTreeSet::new();
@@ -262,7 +262,7 @@ fn the_groups_of_a_dragonfly_are_all_neighbours() {
 }
 
 #[test]
-fn shapes_are_read_and_written() {
+fn topology_shape_text_round_trips() {
     for text in ["two", "switch:8", "fattree:648", "torus:3x4x5", "dragonfly:4,2,2,9"] {
         let shape: Shape = text.parse().expect("a good shape");
         assert_eq!(shape.to_string(), text);
@@ -272,7 +272,7 @@ fn shapes_are_read_and_written() {
 }
 
 #[test]
-fn wrong_shapes_are_told_what_is_right() {
+fn invalid_topology_shape_is_an_error_that_says_the_valid_range() {
     for text in [
         "",
         "ring:8",
@@ -348,7 +348,7 @@ fn any_topology() -> impl Strategy<Value = Topology> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_back(t in any_topology()) {
+    fn topology_round_trips_through_text(t in any_topology()) {
         let text = t.to_string();
         match Topology::parse(&text) {
             Ok(again) => prop_assert_eq!(again, t, "{}", text),
@@ -357,7 +357,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics(text in "([\\[\\]()\"# \n=0-9a-z]|Switch|Ca|lid|lmc|guid){0,200}") {
+    fn arbitrary_topology_text_does_not_panic(text in "([\\[\\]()\"# \n=0-9a-z]|Switch|Ca|lid|lmc|guid){0,200}") {
         if let Ok(t) = Topology::parse(&text) {
             prop_assert_eq!(t.to_string().parse_again(), t);
         }

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_queue_pairs_and_rmpp_must_agree() {
+    fn umad_registration_with_mismatched_class_qp_or_rmpp_is_einval() {
         let smi = |class| Registration { qpn: 0, ..gsi(class) };
         let rmpp = |class| Registration { rmpp_version: 1, oui: [0, 0x14, 5], ..gsi(class) };
         for good in [smi(1), smi(0x81), gsi(3), gsi(4), gsi(7), gsi(0), gsi(0x4f - 0x20)] {

@@ -312,7 +312,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn ways_are_where_datagrams_go_whatever_their_service_level_and_partition(seed: u64) {
+    fn unicast_routes_equal_datagram_delivery_for_every_sl_and_pkey(seed: u64) {
         let mut random = Random::new(seed);
         for _ in 0..random.below(80) {
             random.change();
@@ -335,7 +335,7 @@ proptest! {
     }
 
     #[test]
-    fn ports_count_along_a_trail_as_they_count_datagrams(seed: u64) {
+    fn counters_along_a_trail_equal_those_of_a_sent_datagram(seed: u64) {
         let mut random = Random::new(seed);
         for _ in 0..random.below(80) {
             random.change();
@@ -378,7 +378,7 @@ proptest! {
     }
 
     #[test]
-    fn ways_of_a_group_are_where_copies_go(seed: u64) {
+    fn multicast_routes_equal_datagram_delivery_for_every_sl_and_pkey(seed: u64) {
         let mut random = Random::new(seed);
         for _ in 0..random.below(80) {
             random.change();
@@ -403,7 +403,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_makes_a_way_another_one_is_a_change_on_its_trail(seed: u64) {
+    fn every_route_change_is_reported_as_a_change_on_its_trail(seed: u64) {
         let mut random = Random::new(seed);
         random.subnet.keep_changes(true);
         let all = |subnet: &Subnet, ends: &[usize]| -> Vec<_> {
@@ -464,7 +464,7 @@ const fn port(node: u32, number: u8) -> PortId {
 }
 
 #[test]
-fn a_way_has_the_smallest_mtu_and_the_lowest_rate_of_its_links() {
+fn route_has_the_smallest_mtu_and_lowest_rate_of_its_links() {
     let mut random = star();
     let way = random.subnet.way(port(1, 1), Lid(4)).unwrap();
     let whole = WayFound {
@@ -490,7 +490,7 @@ fn a_way_has_the_smallest_mtu_and_the_lowest_rate_of_its_links() {
 }
 
 #[test]
-fn long_packet_is_dropped_before_the_link_that_is_too_narrow() {
+fn packet_above_neighbor_mtu_is_dropped_at_the_egress_port() {
     let mut random = star();
     let out = random.subnet.index(port(0, 3)).unwrap();
     random.subnet.ports[out].info.neighbor_mtu = Mtu::M1024.code();
@@ -517,7 +517,7 @@ fn long_packet_is_dropped_before_the_link_that_is_too_narrow() {
 }
 
 #[test]
-fn lost_packets_are_lost_where_a_datagram_would_be() {
+fn route_error_names_the_port_and_drop_reason() {
     let mut random = star();
     let lost = |subnet: &Subnet, from, dlid| subnet.way(from, Lid(dlid)).unwrap_err();
     let at = |port, reason| Lost { at: port, reason };
@@ -555,7 +555,7 @@ fn multicast_datagram_whose_service_level_has_no_lane_stays_at_its_sender() {
 }
 
 #[test]
-fn changes_are_kept_on_request_and_up_to_a_limit() {
+fn route_changes_are_recorded_on_request_and_up_to_a_limit() {
     let mut random = star();
     let flip = |random: &mut Random, up| {
         random.subnet.set_cable(Time::ZERO, port(0, 2), up, &mut ()).unwrap();

@@ -52,7 +52,7 @@ fn trap(net: &mut Net) -> Trap {
 }
 
 #[test]
-fn programs_get_what_no_agent_answers() {
+fn qp1_mad_of_a_class_without_agent_is_delivered_to_the_host() {
     let mut net = managed();
     let packet = qp1(lid(&net, A), lid(&net, B), cm());
     net.send(A, packet.clone());
@@ -115,7 +115,7 @@ fn another_qkey_than_that_of_qp1_is_a_violation() {
 }
 
 #[test]
-fn management_of_the_subnet_and_of_services_do_not_mix() {
+fn mad_between_qp0_and_qp1_is_dropped_as_wrong_queue_pair() {
     let mut net = managed();
     let (own, far) = (lid(&net, A), lid(&net, B));
     let mut from_qp1 = qp1(own, far, Smp::lid_routed(Method::GET, 0x11, 0).to_bytes());
@@ -141,7 +141,7 @@ fn data_needs_active_ports_and_subnet_management_does_not() {
 }
 
 #[test]
-fn a_lid_without_a_route_and_one_that_leads_back_are_dropped() {
+fn packet_without_route_or_routed_back_to_its_ingress_is_dropped() {
     let mut net = managed();
     let own = lid(&net, A);
     net.send(A, qp1(own, Lid(40), cm()));
@@ -155,7 +155,7 @@ fn a_lid_without_a_route_and_one_that_leads_back_are_dropped() {
 }
 
 #[test]
-fn a_wrong_route_ends_at_a_port_with_another_lid() {
+fn misrouted_packet_is_dropped_as_wrong_lid_at_the_receiving_port() {
     let mut net = managed();
     let mut ports = [255; 64];
     (ports[1], ports[2], ports[3], ports[4]) = (1, 0, 2, 2);
@@ -188,7 +188,7 @@ fn path_bits_reach_the_port_and_answers_come_from_them() {
 }
 
 #[test]
-fn the_own_lid_never_leaves_the_port() {
+fn packet_to_the_own_lid_is_looped_back_without_being_transmitted() {
     let mut net = managed();
     let own = lid(&net, A);
     let sent = |net: &Net| {
@@ -202,7 +202,7 @@ fn the_own_lid_never_leaves_the_port() {
 }
 
 #[test]
-fn a_request_that_nobody_can_take_is_answered_where_no_programs_are() {
+fn get_to_a_port_without_host_is_answered_unsupported() {
     let mut net = managed();
     net.subnet.set_attached(B, false);
     let mut mad = [0; MAD_LEN];
@@ -231,7 +231,7 @@ fn a_request_that_nobody_can_take_is_answered_where_no_programs_are() {
 }
 
 #[test]
-fn a_switch_port_that_enforces_partitions_drops_and_tells() {
+fn partition_enforcing_switch_port_drops_bad_pkey_and_sends_trap_259() {
     for (inbound, number, reason) in
         [(true, 1, DropReason::PkeyIn), (false, 2, DropReason::PkeyOut)]
     {
@@ -258,7 +258,7 @@ fn a_switch_port_that_enforces_partitions_drops_and_tells() {
 }
 
 #[test]
-fn a_service_level_without_a_lane_goes_no_further() {
+fn packet_whose_sl_maps_to_vl15_is_dropped() {
     let mut net = managed();
     let mut table = SlToVlTable { vls: [Vl(0); 16] };
     table.vls[5] = Vl(15);
@@ -277,7 +277,7 @@ fn a_service_level_without_a_lane_goes_no_further() {
 }
 
 #[test]
-fn a_group_reaches_its_ports_once_and_not_the_sender() {
+fn multicast_packet_is_delivered_once_per_port_and_not_to_the_sender() {
     let mut net = managed();
     let mut table = MulticastForwardingTable::default();
     table.port_masks[0] = 0b1110;

@@ -55,7 +55,7 @@ fn states_go_from_init_over_armed_to_active_and_back_to_armed() {
 }
 
 #[test]
-fn programs_hear_of_active_and_of_its_end() {
+fn port_active_and_port_error_events_are_raised_for_link_up_and_down() {
     let mut net = Net::of("two");
     for state in [PortState::ARMED, PortState::ACTIVE] {
         let done = net.change(port(0, 1), &[1], 1, |info| info.port_state = state);
@@ -197,7 +197,7 @@ fn port_0_of_a_switch_is_always_active() {
 }
 
 #[test]
-fn fdr10_is_told_by_mellanox_s_attribute_and_looks_like_qdr_in_port_info() {
+fn fdr10_is_in_mellanox_ext_port_info_and_qdr_in_port_info() {
     let text = "Switch 2 \"S-1\"\n[1] \"H-1\"[1] # 4xFDR10\n[2] \"H-2\"[1] # 4xQDR\n\n\
                 Ca 1 \"H-1\"\n\nCa 1 \"H-2\"\n";
     let mut net = Net::new(&Topology::parse(text).expect("a topology"));

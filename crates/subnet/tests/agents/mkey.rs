@@ -83,7 +83,7 @@ fn sets_without_the_key_are_silently_dropped_at_every_level() {
 }
 
 #[test]
-fn gets_that_are_allowed_are_no_violation() {
+fn get_with_wrong_mkey_is_a_violation_at_level_2_and_not_at_level_1() {
     let mut net = protected(1);
     ask(&mut net, question(), WRONG);
     assert_eq!(net.subnet.port(port(2, 1)).expect("a port").info().mkey_violations, 0);
@@ -111,7 +111,7 @@ fn the_lease_ends_the_protection_unless_the_key_is_shown() {
 }
 
 #[test]
-fn a_lease_of_zero_lasts_for_ever() {
+fn mkey_lease_period_zero_never_expires() {
     let mut net = protected(2);
     let mut smp = command(2);
     let Some(Attribute::PortInfo(info)) = smp.attribute() else { panic!() };

@@ -51,7 +51,7 @@ fn an_adapter_without_a_cable_is_replaced_by_another_with_as_many_ports() {
 }
 
 #[test]
-fn commands_that_cannot_be_done_say_why() {
+fn impossible_plug_unplug_and_reset_commands_are_errors() {
     let mut net = Net::of("switch:3");
     let rate = LinkRate::DEFAULT;
     let inbox = &mut net.inbox;

@@ -130,7 +130,7 @@ fn ports_and_modifiers_that_do_not_exist_are_invalid() {
 }
 
 #[test]
-fn what_the_agent_can_do_is_in_class_port_info() {
+fn perf_class_port_info_has_the_supported_capabilities_only() {
     let mut net = managed();
     let (status, data) = ask(&mut net, port(2, 1), Method::GET, 1, 0, &[]);
     assert_eq!(status, status::OK);
@@ -170,7 +170,7 @@ fn words_are_counted_by_service_level_and_cleared_by_it() {
 }
 
 #[test]
-fn details_say_why_packets_were_not_sent_on() {
+fn error_and_discard_details_count_drops_by_reason() {
     const RCV_ERRORS: u16 = 0x15;
     const DISCARDS: u16 = 0x16;
     let mut net = managed();

@@ -24,7 +24,7 @@ fn the_modifier_is_echoed_with_bit_31_and_local_port_num_is_the_ingress() {
 }
 
 #[test]
-fn ports_that_do_not_exist_are_invalid() {
+fn port_info_of_a_nonexistent_port_is_invalid_value() {
     let mut net = star();
     for (hops, number) in [(&[1][..], 3), (&[1], 0x100), (&[1], 1 << 30), (&[], 2), (&[], 0x101)] {
         let answer = net.dr(HERE, hops, &get(PortInfo::ATTR_ID, number)).expect("an answer");
@@ -33,7 +33,7 @@ fn ports_that_do_not_exist_are_invalid() {
 }
 
 #[test]
-fn the_other_port_of_an_adapter_can_be_read_but_not_set() {
+fn port_info_of_a_cas_other_port_can_be_read_and_set_is_invalid_value() {
     let text = "Ca 2 \"a\"\n[1] \"b\"[1]\n[2] \"b\"[2]\n\nCa 2 \"b\"\n";
     let mut net = Net::new(&rdmux_subnet::Topology::parse(text).expect("a file"));
     let info = net.port_info(port(0, 1), &[1], 2);
@@ -66,7 +66,7 @@ fn lids_must_be_unicast_and_aligned_to_the_lmc() {
 }
 
 #[test]
-fn one_set_tells_of_everything_that_it_changes() {
+fn port_info_set_raises_an_event_for_each_change_and_none_otherwise() {
     let mut net = star();
     let (status, info) = net
         .change(port(1, 1), &[], 1, |info| {
@@ -116,7 +116,7 @@ fn violation_counters_are_cleared_by_zero_only() {
 }
 
 #[test]
-fn what_the_hardware_cannot_do_is_invalid_and_the_rest_is_done() {
+fn port_info_set_beyond_capabilities_is_invalid_value_and_the_rest_applies() {
     let mut net = star();
     type Change = fn(&mut PortInfo);
     let cases: [(&str, Change); 5] = [
@@ -151,7 +151,7 @@ fn what_the_hardware_cannot_do_is_invalid_and_the_rest_is_done() {
 }
 
 #[test]
-fn what_an_external_port_of_a_switch_does_not_have_cannot_be_set() {
+fn lid_sm_lid_and_mkey_of_an_external_switch_port_cannot_be_set() {
     let mut net = star();
     let (status, info) = net
         .change(HERE, &[1], 2, |info| (info.lid, info.sm_lid, info.mkey.0) = (Lid(9), Lid(9), 9))

@@ -49,7 +49,7 @@ fn all_answer(net: &mut Net, from: PortId, lids: &[Lid]) {
 }
 
 #[test]
-fn every_shape_comes_up_and_every_lid_answers() {
+fn every_topology_shape_is_brought_up_and_all_lids_respond() {
     for (shape, first_adapter) in SHAPES {
         let mut net = Net::of(shape);
         let first = port(*first_adapter, 1);
@@ -65,7 +65,7 @@ fn every_shape_comes_up_and_every_lid_answers() {
 }
 
 #[test]
-fn a_manager_brings_a_subnet_up_although_a_third_of_its_questions_is_lost() {
+fn subnet_is_brought_up_although_a_third_of_the_smps_is_lost() {
     for seed in 0..8 {
         let mut net = Net::of("torus:3x3x1");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -159,7 +159,7 @@ fn duplicate_guids_are_refused_with_the_line() {
 }
 
 #[test]
-fn a_route_in_circles_ends() {
+fn packet_in_a_forwarding_loop_is_dropped_after_too_many_hops() {
     let text = "Switch 4 \"a\"\n[1] \"h\"[1]\n[2] \"b\"[2]\n[3] \"c\"[3]\n\nSwitch 4 \"b\"\n[4] \"c\"[4]\n\nSwitch 4 \"c\"\n\nCa 1 \"h\"\n";
     let mut net = Net::new(&Topology::parse(text).expect("a file"));
     let h = port(3, 1);

@@ -35,7 +35,7 @@ fn the_first_guid_is_read_only_and_the_others_are_gids() {
 }
 
 #[test]
-fn pkeys_are_of_the_own_port_or_of_one_of_the_switch() {
+fn pkey_table_modifier_selects_the_switch_port_and_block() {
     let mut net = Net::of("switch:2");
     let mut table = PkeyTable::default();
     table.pkeys[..3].copy_from_slice(&[Pkey(0xffff), Pkey(0), Pkey(0x8001)]);

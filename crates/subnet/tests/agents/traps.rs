@@ -69,7 +69,7 @@ fn a_trap_128_is_repeated_once_per_timeout_until_it_is_repressed() {
 }
 
 #[test]
-fn a_repress_of_another_transaction_is_not_one() {
+fn trap_repress_with_another_tid_is_ignored() {
     let mut net = managed();
     cable(&mut net, 3, false);
     let mut smp = traps(&mut net)[0].0;
@@ -114,7 +114,7 @@ fn nothing_is_sent_before_there_is_a_manager() {
 }
 
 #[test]
-fn a_manager_that_comes_to_a_port_is_a_local_change() {
+fn is_sm_change_of_a_port_sends_trap_144_with_its_capability_mask() {
     let mut net = managed();
     net.subnet.set_is_sm(net.now, port(2, 1), true, &mut net.inbox);
     let (smp, notice) = traps(&mut net).pop().expect("a trap");
@@ -133,7 +133,7 @@ fn a_manager_that_comes_to_a_port_is_a_local_change() {
 }
 
 #[test]
-fn a_new_description_is_a_local_change() {
+fn node_description_change_sends_trap_144() {
     let mut net = managed();
     net.subnet.set_node_description(net.now, NodeId(2), "b", &mut net.inbox);
     let (_, notice) = traps(&mut net).pop().expect("a trap");
@@ -143,7 +143,7 @@ fn a_new_description_is_a_local_change() {
 }
 
 #[test]
-fn a_trap_of_the_managers_own_port_is_looped_to_it() {
+fn trap_of_the_sms_own_port_is_looped_back_until_repressed() {
     let mut net = managed();
     net.subnet.set_is_sm(net.now, port(1, 1), true, &mut net.inbox);
     let (smp, notice) = traps(&mut net).pop().expect("a trap");
@@ -154,7 +154,7 @@ fn a_trap_of_the_managers_own_port_is_looped_to_it() {
 }
 
 #[test]
-fn a_short_timeout_does_not_make_traps_a_flood() {
+fn trap_is_repeated_at_most_every_100_ms_with_subnet_timeout_0() {
     let mut net = managed();
     net.change(port(1, 1), &[1], 0, |info| info.subnet_timeout = 0).expect("an answer");
     cable(&mut net, 3, false);
@@ -166,7 +166,7 @@ fn a_short_timeout_does_not_make_traps_a_flood() {
 }
 
 #[test]
-fn a_repress_needs_the_ports_key() {
+fn trap_repress_with_wrong_mkey_is_ignored() {
     let mut net = managed();
     net.change(port(1, 1), &[1], 0, |info: &mut PortInfo| info.mkey.0 = 5).expect("an answer");
     cable(&mut net, 3, false);
@@ -194,7 +194,7 @@ fn thresholds(net: &mut Net, hops: &[u8], number: u32, local_phy: u8, overrun: u
 }
 
 #[test]
-fn faults_beyond_their_thresholds_are_counted_and_told_for_each_port() {
+fn link_errors_beyond_the_threshold_are_counted_and_trap_129_130_131_per_port() {
     let mut net = managed();
     for number in [2, 3] {
         thresholds(&mut net, &[1], number, 8, 2);
@@ -247,7 +247,7 @@ fn faults_beyond_their_thresholds_are_counted_and_told_for_each_port() {
 }
 
 #[test]
-fn faults_of_an_adapter_are_told_by_its_own_port() {
+fn buffer_overrun_of_an_adapter_port_is_trap_130_from_that_port() {
     let mut net = managed();
     thresholds(&mut net, &[1, 2], 1, 0, 0);
     net.subnet.fault(net.now, port(2, 1), Fault::Overrun, 1, &mut net.inbox);

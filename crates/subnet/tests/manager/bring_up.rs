@@ -53,7 +53,7 @@ fn light_sweeps_ask_only_switches_and_the_managers_own_port() {
 }
 
 #[test]
-fn a_datagram_that_is_lost_is_sent_again() {
+fn lost_sweep_smps_are_retransmitted_without_problems() {
     for way in [Way::ToSubnet, Way::ToManager] {
         let mut net = Net::of("fattree:40");
         let mut count = 0;

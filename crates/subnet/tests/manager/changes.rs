@@ -45,7 +45,7 @@ fn adapter_that_is_unplugged_and_plugged_elsewhere_keeps_its_lid() {
 }
 
 #[test]
-fn switch_that_is_reset_gets_everything_again() {
+fn reset_switch_gets_its_configuration_and_forwarding_table_again() {
     let mut net = Net::up("fattree:40", config());
     net.pass(QUIET);
     let switch = NodeId(2);
@@ -58,7 +58,7 @@ fn switch_that_is_reset_gets_everything_again() {
 }
 
 #[test]
-fn the_managers_own_switch_is_reset() {
+fn reset_of_the_sms_own_switch_is_repaired() {
     let mut net = Net::up("torus:3x3x1", config());
     net.pass(QUIET);
     net.change(|subnet, now, inbox| subnet.reset_switch(now, NodeId(0), inbox)).expect("a switch");
@@ -118,7 +118,7 @@ fn swap(subnet: &mut Subnet, [a, b]: [PortId; 2]) {
 }
 
 #[test]
-fn tables_that_went_astray_while_cables_were_swapped_for_a_moment_are_set_again() {
+fn tables_missent_during_a_brief_cable_swap_are_set_again() {
     for (shape, step, length) in
         [("torus:4x1x1", 5, 2), ("torus:4x1x1", 5, 12), ("fattree:40", 21, 40)]
     {
@@ -171,7 +171,7 @@ fn flap(net: &mut Net, cable: PortId) {
 }
 
 #[test]
-fn a_link_that_flaps_has_tables_set_again_only_where_they_may_have_gone_astray() {
+fn flapping_link_without_missent_tables_causes_no_table_sets() {
     let mut net = Net::up("fattree:40", config());
     let [cable, _] = two_cables(&net);
     let adapter = net.ends().into_iter().rfind(|end| end.number != 0).expect("one");
@@ -226,7 +226,7 @@ fn net_adapter(net: &Net, index: usize) -> PortId {
 }
 
 #[test]
-fn a_cable_that_fails_takes_its_routes_along_and_brings_them_back() {
+fn routes_avoid_a_failed_cable_and_return_when_it_is_restored() {
     let mut net = Net::up("torus:4x4x1", config());
     net.pass(QUIET);
     let cable = port(5, 1);
@@ -256,7 +256,7 @@ fn the_managers_own_cable_without_a_switch_is_noticed_by_a_light_sweep() {
 }
 
 #[test]
-fn a_part_that_is_cut_off_is_managed_again_when_it_comes_back() {
+fn partitioned_part_of_the_subnet_rejoins_with_its_lids() {
     let mut net = Net::up("torus:3x1x1", config());
     net.pass(QUIET);
     // Switch 2 loses both cables to the other switches.

@@ -180,7 +180,7 @@ fn a_priority_that_is_raised_makes_a_standby_the_master() {
 }
 
 #[test]
-fn managers_that_do_not_hear_each_other_at_first_agree_later() {
+fn two_masters_agree_on_one_once_sm_info_is_exchanged() {
     let mut net = Net::up("two", with_priority(1));
     net.meddler = Box::new(|_, way, mad| way == Way::ToManager || !is_sm_info(mad));
     net.start(port(1, 1), with_priority(5));
@@ -252,7 +252,7 @@ fn a_manager_that_is_master_again_takes_the_alias_guids_that_ports_have() {
 }
 
 #[test]
-fn two_subnets_that_are_joined_keep_one_master() {
+fn joined_subnets_keep_the_higher_priority_master() {
     // Two switches with adapters and a manager on each, and no cable between them yet.
     let mut net = Net::of("torus:2x1x1");
     let cables: Vec<_> =
@@ -281,7 +281,7 @@ fn two_subnets_that_are_joined_keep_one_master() {
 }
 
 #[test]
-fn a_worse_master_that_does_not_look_is_told_to_discover_and_hands_over() {
+fn lower_priority_master_is_sent_discover_and_no_handover() {
     let told = told_by_a_better_master(|_| {});
     assert!(told.contains_key(&SmInfo::DISCOVER) && !told.contains_key(&SmInfo::HANDOVER));
     let first = &told[&SmInfo::DISCOVER];
@@ -290,7 +290,7 @@ fn a_worse_master_that_does_not_look_is_told_to_discover_and_hands_over() {
 
 /// OpenSM ignores DISCOVER as a master, but sweeps when another master sends HANDOVER.
 #[test]
-fn a_worse_master_that_refuses_to_discover_is_told_of_a_handover() {
+fn lower_priority_master_that_ignores_discover_is_sent_handover() {
     // Only a master may send it.
     let refused = |mad: &mut Mad| mad[SM_STATE_AT] &= 0xf0;
     let told = told_by_a_better_master(refused);
@@ -351,7 +351,7 @@ fn is_sm_info(mad: &Mad) -> bool {
 }
 
 #[test]
-fn tables_that_a_second_master_has_set_are_set_again() {
+fn tables_set_by_a_second_master_are_overwritten_after_it_stands_by() {
     // The other manager swaps the adapters' LIDs.
     for moment in (0..).step_by(7) {
         let mut net = Net::up("torus:3x1x1", with_priority(5));

@@ -50,7 +50,7 @@ fn ports_are_protected_and_the_manager_shows_the_key() {
 }
 
 #[test]
-fn a_manager_that_starts_again_with_the_key_goes_on() {
+fn restarted_sm_with_the_mkey_manages_protected_ports() {
     let mut net = Net::up("fattree:40", keyed());
     net.pass(QUIET);
     net.kill(0);
@@ -63,7 +63,7 @@ fn a_manager_that_starts_again_with_the_key_goes_on() {
 }
 
 #[test]
-fn a_protection_without_a_key_is_none() {
+fn zero_mkey_sets_no_protection_and_no_lease() {
     let mut net = Net::up("switch:2", Config { mkey: Mkey(0), ..keyed() });
     let smp = Smp::directed(Method::GET, PortInfo::ATTR_ID, 0, &[1]);
     let info = PortInfo::from_bytes(&net.ask(port(0, 0), smp).expect("an answer").data);
@@ -107,7 +107,7 @@ fn aliases_that_a_port_has_lost_are_set_again_by_the_next_sweep() {
 }
 
 #[test]
-fn a_port_whose_guid_became_an_alias_of_another_one_meanwhile_has_it_again() {
+fn port_regains_its_guid_that_became_another_ports_alias_while_unplugged() {
     let mut net = Net::up("switch:3", config());
     net.pass(QUIET);
     let guid = |net: &Net, at| net.subnet.port(at).expect("a port").guid();

@@ -18,7 +18,7 @@ fn lids(net: &Net) -> BTreeMap<Guid, Lid> {
 }
 
 #[test]
-fn lids_that_are_given_at_the_start_are_taken() {
+fn configured_guid_to_lid_assignments_are_used() {
     let first = Net::up("fattree:40", config());
     let known = first.managers[0].1.lids().clone();
     assert_eq!(known, lids(&first));
@@ -41,7 +41,7 @@ fn lids_survive_a_restart_of_everything_by_the_topology() {
 }
 
 #[test]
-fn two_ports_with_one_lid_do_not_keep_it_both() {
+fn duplicate_lids_of_ports_are_reassigned() {
     let net = Net::up("switch:8", config());
     let mut topology = net.subnet.topology();
     let taken = topology.nodes[3].ports[&1].lid;
@@ -69,7 +69,7 @@ fn lids_are_aligned_to_their_mask_whatever_ports_had() {
 }
 
 #[test]
-fn when_lids_run_out_the_rest_is_reported_and_all_others_work() {
+fn ports_beyond_the_lid_space_are_reported_and_others_are_managed() {
     // 2^7 LIDs per port: there are 383 such ranges.
     let net = Net::up("fattree:400", Config { lmc: 7, ..config() });
     let last = net.managers[0].1.status().last.expect("a sweep");

@@ -73,7 +73,7 @@ fn a_node_that_never_answers_is_reported_and_the_others_are_managed() {
 }
 
 #[test]
-fn zero_guids_and_ports_that_do_not_exist_are_refused() {
+fn node_info_with_zero_guid_or_bad_local_port_is_reported_as_nonsense() {
     let lies: [fn(&mut NodeInfo); 4] = [
         |info| info.node_guid = Guid(0),
         |info| info.port_guid = Guid(0),
@@ -185,7 +185,7 @@ fn an_adapter_that_does_not_keep_its_lid_costs_only_itself() {
 }
 
 #[test]
-fn a_switch_whose_cable_leads_to_a_port_without_a_link_costs_no_other_node() {
+fn switch_that_reports_a_wrong_local_port_num_affects_no_other_node() {
     let mut net = Net::of("fattree:40");
     let number = to_switch(&net);
     let liar = net.subnet.peer(crate::net::port(0, number)).expect("a cable").node;
@@ -250,7 +250,7 @@ fn endless(request: &[u8; MAD_LEN]) -> [u8; MAD_LEN] {
 }
 
 #[test]
-fn a_subnet_without_end_is_looked_at_no_further_than_allowed() {
+fn endless_subnet_is_discovered_up_to_max_ports_and_reported() {
     let max_ports = 3000;
     let mut manager = Manager::new(Config { max_ports, ..config() }, Time::ZERO);
     let (mut out, mut now, mut count) = (Out::default(), Time::ZERO, 0);

@@ -147,7 +147,7 @@ impl Administered {
 }
 
 #[test]
-fn who_has_joined_by_a_guid_that_is_another_ports_again_leaves_the_tree() {
+fn member_by_alias_guid_leaves_when_another_port_regains_the_guid() {
     let mut all = Administered::up(Partitions::default());
     let [guid_of_a, guid_of_c] = [A, C].map(|at| all.guid(at));
     all.subscribe(C);
@@ -178,7 +178,7 @@ fn set_partitions(all: &mut Administered, text: &str) {
 }
 
 #[test]
-fn who_is_no_longer_in_the_partition_of_a_group_leaves_it() {
+fn port_removed_from_a_partition_leaves_its_multicast_groups() {
     let default = "Default=0x7fff: ALL, SELF=full;";
     let with = |members: &str| format!("{default} Storage=0x10, ipoib: {members};");
     let mut all = Administered::up(Partitions::default());

@@ -69,7 +69,7 @@ fn guids(net: &Net, members: &[PortId]) -> Vec<Guid> {
 }
 
 #[test]
-fn members_reach_each_other_and_nobody_else() {
+fn multicast_reaches_exactly_the_members_as_they_leave_and_join() {
     for shape in ["switch:8", "fattree:40", "torus:3x3x2", "dragonfly:3,1,1"] {
         let mut net = Net::up(shape, config());
         let ends = net.ends();
@@ -93,7 +93,7 @@ fn members_reach_each_other_and_nobody_else() {
 }
 
 #[test]
-fn the_tree_of_neighbours_does_not_reach_to_its_root() {
+fn multicast_tree_of_two_adjacent_adapters_reaches_exactly_them() {
     for shape in ["fattree:40", "torus:4x4x1"] {
         let mut net = Net::up(shape, config());
         let adapters: Vec<_> = net.ends().into_iter().filter(|end| end.number != 0).collect();
@@ -139,7 +139,7 @@ fn a_group_that_exists_before_the_first_sweep_is_there_after_it() {
 
 /// After the handover the manager knows the nodes that the sweep has found, but no routes between them.
 #[test]
-fn groups_wait_for_a_sweep_after_a_better_manager_did_not_take_over() {
+fn group_set_after_an_ignored_handover_waits_for_a_sweep() {
     let mut net = Net::up("torus:3x1x1", Config { priority: 1, ..config() });
     net.pass(Duration::from_secs(60));
     net.meddler = Box::new(|_, way, mad| {
@@ -217,7 +217,7 @@ fn members_that_only_send_reach_the_others_and_get_nothing() {
 }
 
 #[test]
-fn the_way_of_a_sender_is_one_way() {
+fn send_only_member_has_a_route_to_the_tree_and_none_back() {
     let mut net = Net::up("fattree:40", config());
     let adapters: Vec<_> = net.ends().into_iter().filter(|end| end.number != 0).collect();
     let (receiver, sender) = (adapters[0], adapters[39]);
@@ -250,7 +250,7 @@ fn a_sender_reaches_the_only_receiver_from_any_place_in_the_tree() {
 }
 
 #[test]
-fn a_group_that_comes_again_leaves_nothing_for_the_next_sweep_to_set() {
+fn group_recreated_before_its_removal_is_set_needs_no_set_in_the_next_sweep() {
     // A LID after the first block of the tables.
     let mlid = Lid(0xc045);
     let sets_of_a_sweep = |net: &mut Net| {

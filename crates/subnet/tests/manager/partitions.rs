@@ -203,7 +203,7 @@ fn a_table_that_a_switch_has_no_room_for_is_not_enforced() {
 }
 
 #[test]
-fn a_port_in_more_partitions_than_its_table_holds_is_a_problem_and_has_the_first_ones() {
+fn pkeys_beyond_partition_cap_are_reported_and_the_first_ones_set() {
     let mut net = small(Config { partition_cap: 2, ..Config::default() });
     set(&mut net, "A=1: ALL; B=2: 0x100101;");
     assert_eq!(keys(&net, A), [0x7fff, 0x0001]);
@@ -285,7 +285,7 @@ fn tell(net: &mut Net, service: &mut Service) {
 }
 
 #[test]
-fn who_has_a_partition_in_common_with_a_port_since_the_last_sweep_hears_that_it_is_gone() {
+fn trap_65_goes_to_subscribers_sharing_the_ports_newly_set_partition() {
     let mut net = up(TEXT);
     let mut service = Service::new(Default::default(), Partitions::default(), 1);
     tell(&mut net, &mut service);

@@ -41,7 +41,7 @@ fn before_the_first_set(net: &mut Net, happen: impl Fn(&mut Subnet) + 'static) {
 /// The second master has another LID than the first, or the same. With the same LID ports do not show that another manager
 /// set them.
 #[test]
-fn all_ports_are_asked_again_when_a_second_master_has_given_up() {
+fn client_reregister_is_set_at_all_ports_once_after_a_second_master_yields() {
     for has_same_lid in [false, true] {
         let mut net = Net::up("switch:4", Config { priority: 5, ..config() });
         net.meddler = Box::new(|_, _, mad| {
@@ -76,7 +76,7 @@ fn all_ports_are_asked_again_when_a_second_master_has_given_up() {
 }
 
 #[test]
-fn a_port_that_did_not_get_its_request_to_register_again_is_asked_by_a_later_sweep() {
+fn lost_client_reregister_is_set_by_a_later_sweep() {
     let mut net = Net::of("switch:4");
     let lost = Rc::new(Cell::new(true));
     let loses = Rc::clone(&lost);
@@ -95,7 +95,7 @@ fn a_port_that_did_not_get_its_request_to_register_again_is_asked_by_a_later_swe
 }
 
 #[test]
-fn a_port_that_had_the_lid_of_another_is_asked_again() {
+fn client_reregister_follows_when_two_ports_had_each_others_lid() {
     let mut net = Net::of("switch:4");
     before_the_first_set(&mut net, |subnet| {
         for end in [port(2, 1), port(3, 1)] {
@@ -116,7 +116,7 @@ fn a_port_that_had_the_lid_of_another_is_asked_again() {
 }
 
 #[test]
-fn a_port_that_is_gone_is_told_of_although_a_better_manager_takes_no_handover() {
+fn port_gone_is_reported_although_a_better_sm_takes_no_handover() {
     let mut net = Net::up("switch:4", Config { priority: 1, ..config() });
     net.pass(MINUTE);
     net.meddler = Box::new(|_, _, mad| !is_set(mad, SmInfo::ATTR_ID));
@@ -128,7 +128,7 @@ fn a_port_that_is_gone_is_told_of_although_a_better_manager_takes_no_handover() 
 }
 
 #[test]
-fn a_link_that_comes_up_while_its_port_is_told_its_lid_is_looked_at() {
+fn link_that_comes_up_while_its_lid_is_set_is_discovered() {
     let mut net = Net::of("two");
     net.subnet.set_cable(Time::ZERO, port(0, 1), false, &mut ()).expect("a cable");
     before_the_first_set(&mut net, |subnet| {
@@ -140,7 +140,7 @@ fn a_link_that_comes_up_while_its_port_is_told_its_lid_is_looked_at() {
 }
 
 #[test]
-fn another_adapter_at_the_managers_own_cable_is_noticed_without_a_switch() {
+fn replaced_adapter_at_the_sms_own_cable_is_discovered() {
     let text = "Ca 1 \"a\"\n[1] \"b\"[1]\n\nCa 1 \"b\"\n\nCa 1 \"c\"\n";
     let mut net = Net::new(&Topology::parse(text).expect("a file"));
     before_the_first_set(&mut net, |subnet| {
@@ -155,7 +155,7 @@ fn another_adapter_at_the_managers_own_cable_is_noticed_without_a_switch() {
 
 /// A node claims the identity of another one until that ends. The real one is connected by another cable.
 #[test]
-fn a_port_is_asked_again_when_a_node_that_said_it_was_its_own_has_stopped() {
+fn client_reregister_is_set_again_once_a_node_stops_claiming_anothers_guid() {
     const SWITCHES: &str =
         "Switch 4 \"a\"\n[1] \"b\"[1]\n[2] \"c\"[2]\n\nSwitch 4 \"b\"\n\nSwitch 4 \"c\"\n";
     let adapters: Shape = "switch:4".parse().expect("a shape");
@@ -199,7 +199,7 @@ fn a_port_is_asked_again_when_a_node_that_said_it_was_its_own_has_stopped() {
 /// A request for a port reaches another one, because a switch on the route was moved after discovery. Both ports already have
 /// the right LIDs, which an earlier manager has assigned.
 #[test]
-fn a_port_behind_a_cable_that_was_moved_meanwhile_is_asked_again() {
+fn client_reregister_is_set_at_a_port_whose_cable_moved_after_discovery() {
     const SWITCHES: &str = "Switch 4 \"m\"\n[1] \"s\"[1]\n[2] \"t\"[1]\n\nSwitch 4 \"s\"\n[2] \"a\"[1]\n\n\
         Switch 4 \"t\"\n[2] \"b\"[1]\n\nCa 1 \"a\"\n\nCa 1 \"b\"\n";
     let mut net = Net::new(&Topology::parse(SWITCHES).expect("a file"));

@@ -34,7 +34,7 @@ fn shortest(net: &Net, from: PortId) -> BTreeMap<NodeId, usize> {
 }
 
 #[test]
-fn minhop_finds_shortest_ways() {
+fn minhop_routes_have_the_least_number_of_hops() {
     for shape in ["switch:8", "fattree:40", "torus:3x3x2", "dragonfly:3,1,1"] {
         let net = Net::up(shape, config());
         let ends = net.ends();
@@ -131,7 +131,7 @@ fn lids_are_spread_over_equally_good_ports() {
 }
 
 #[test]
-fn lids_of_one_port_take_different_ways() {
+fn lmc_lids_of_one_port_are_routed_over_different_egress_ports() {
     let net = Net::up("fattree:40", Config { lmc: 2, ..config() });
     net.assert_configured();
     net.assert_routed();

@@ -24,7 +24,7 @@ fn traps(net: &Net) -> Vec<u16> {
 }
 
 #[test]
-fn a_trap_is_repressed_and_told_on_once() {
+fn trap_is_repressed_and_forwarded_once() {
     let mut net = Net::up("switch:4", config());
     net.pass(Duration::from_secs(30));
     net.out.events.clear();
@@ -50,7 +50,7 @@ fn a_cable_that_comes_is_found_at_once_by_trap_128() {
 }
 
 #[test]
-fn a_new_name_is_read_again_without_a_sweep() {
+fn node_description_trap_rereads_the_name_without_a_sweep() {
     let mut net = Net::up("switch:4", config());
     net.pass(Duration::from_secs(30));
     let sweeps = net.managers[0].1.status().sweeps;
@@ -104,7 +104,7 @@ fn a_port_tells_the_system_guid_of_its_own_node_only() {
 }
 
 #[test]
-fn nobody_tells_of_others_ports_or_of_what_administration_tells() {
+fn traps_about_other_nodes_or_with_numbers_64_to_67_are_ignored() {
     let mut net = Net::up("switch:4", config());
     net.pass(Duration::from_secs(30));
     let lid = |net: &Net, at| net.subnet.port(at).expect("a port").lid();
@@ -144,7 +144,7 @@ fn babble(net: &mut Net, at: PortId, times: u32) {
 }
 
 #[test]
-fn traps_that_come_without_end_are_told_nine_times_and_again_after_a_minute_without() {
+fn repeated_traps_are_forwarded_nine_times_and_again_after_a_quiet_minute() {
     let mut net = Net::up("switch:4", config());
     net.pass(Duration::from_secs(30));
     net.out.events.clear();
@@ -162,7 +162,7 @@ fn traps_that_come_without_end_are_told_nine_times_and_again_after_a_minute_with
 }
 
 #[test]
-fn a_port_that_babbles_is_disabled_if_that_is_the_policy() {
+fn port_with_250_traps_is_disabled_by_the_babbling_port_policy() {
     for at in [port(2, 1), port(0, 3)] {
         let mut net = Net::up("switch:4", Config { disable_babbling: true, ..config() });
         net.pass(Duration::from_secs(30));
@@ -181,7 +181,7 @@ fn a_port_that_babbles_is_disabled_if_that_is_the_policy() {
 }
 
 #[test]
-fn nobody_has_another_ports_traps_ignored_or_that_port_disabled() {
+fn forged_traps_of_another_port_neither_suppress_nor_disable_it() {
     let mut net = Net::up("switch:4", Config { disable_babbling: true, ..config() });
     net.pass(Duration::from_secs(30));
     let [victim, liar] = [2, 3].map(|node| net.subnet.port(port(node, 1)).expect("a port").lid());
@@ -227,7 +227,7 @@ fn slow_down(net: &mut Net) {
 }
 
 #[test]
-fn a_node_whose_traps_ask_for_sweeps_without_end_gets_fewer_and_others_get_theirs() {
+fn sweeps_for_a_node_with_endless_traps_are_throttled_and_others_are_not() {
     let mut net = Net::up("switch:4", config());
     net.pass(Duration::from_secs(30));
     slow_down(&mut net);

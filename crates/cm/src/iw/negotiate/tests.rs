@@ -35,7 +35,7 @@ fn wishes(peer_to_peer: bool) -> Wishes {
 }
 
 #[test]
-fn a_request_says_what_is_wished_and_no_more() {
+fn mpa_request_has_enhanced_fields_only_in_v2_and_rtr_bits_only_in_peer_to_peer() {
     let config = Config::default();
     for (revision, peer_to_peer, says) in
         [(V2, true, Some("ACD")), (V2, false, Some("")), (V1, true, None), (V1, false, None)]
@@ -54,7 +54,7 @@ fn a_request_says_what_is_wished_and_no_more() {
 
 /// Cases of the responder: the initiator's flags, the reply's flags, and the first frame.
 #[test]
-fn a_responder_does_what_it_is_asked_for() {
+fn mpa_responder_selects_rtr_frame_ird_and_ord_from_the_request() {
     let config = Config::default();
     let none = Enhanced::NOT_NEGOTIATED;
     for (revision, asks, says, rtr, depths) in [
@@ -96,7 +96,7 @@ fn a_responder_does_what_it_is_asked_for() {
 }
 
 #[test]
-fn a_responder_serves_the_read_that_it_asks_for() {
+fn mpa_responder_that_selects_read_rtr_has_ird_of_at_least_one() {
     let asked = frame(Kind::Request, 2, Flags::default(), enhanced("AD", 1, 1));
     let asked = check_request(&Config::default(), &asked).unwrap();
     let (reply, agreed) = reply(&Config::default(), &asked, &Wishes::default(), b"");
@@ -105,7 +105,7 @@ fn a_responder_serves_the_read_that_it_asks_for() {
 
 /// CRC and markers: the flags of either side, and the result, for both roles.
 #[test]
-fn crcs_are_both_ways_if_either_side_wants_them_and_markers_as_the_receiver_wants() {
+fn mpa_crc_is_used_if_either_side_asks_and_markers_if_the_receiver_asks() {
     use Markers::{Ask, Give, Refuse};
     for crc in [false, true] {
         for markers in [Refuse, Give, Ask] {
@@ -151,7 +151,7 @@ fn crcs_are_both_ways_if_either_side_wants_them_and_markers_as_the_receiver_want
 }
 
 #[test]
-fn what_is_no_request_is_reset() {
+fn mpa_request_with_wrong_key_or_revision_is_reset() {
     for (kind, revision) in [(Kind::Reply, 2), (Kind::Request, 0), (Kind::Request, 3)] {
         let peer = frame(kind, revision, Flags::default(), None);
         assert_eq!(check_request(&Config::default(), &peer), Err(BadRequest::Reset));
@@ -160,7 +160,7 @@ fn what_is_no_request_is_reset() {
 
 /// Cases of the initiator: the wishes, the responder's flags, and the result.
 #[test]
-fn an_initiator_takes_what_it_offered() {
+fn mpa_initiator_accepts_only_offered_rtr_and_sufficient_ird() {
     let none = Enhanced::NOT_NEGOTIATED;
     let ok = |rtr, ord, ird| Ok((rtr, ord, ird));
     for (wish, revision, says, outcome) in [
@@ -202,7 +202,7 @@ fn an_initiator_takes_what_it_offered() {
 }
 
 #[test]
-fn an_initiator_of_the_older_revision_takes_nothing_newer() {
+fn mpa_v1_initiator_rejects_a_v2_reply() {
     let peer = frame(Kind::Reply, 2, Flags::default(), enhanced("AC", 6, 4));
     let got = conclude(&Config::default(), V1, &wishes(true), 16, &peer);
     assert_eq!(got, Err(BadReply::Invalid));
@@ -216,7 +216,7 @@ fn an_initiator_of_the_older_revision_takes_nothing_newer() {
 }
 
 #[test]
-fn one_that_wants_a_read_first_has_one_outstanding() {
+fn mpa_initiator_with_read_rtr_has_ord_of_at_least_one() {
     let wishes = Wishes { peer_to_peer: true, ord: 0, ird: 0 };
     let peer = frame(Kind::Reply, 2, Flags::default(), enhanced("AD", 1, 0));
     let agreed = conclude(&Config::default(), V2, &wishes, 16, &peer).unwrap();

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_says_what_the_model_says() {
+    fn link_summary_equals_the_model() {
         let mut model = model(&Shape::FatTree(40).topology(Guid(0x1000)), 0);
         let last = PortRef { node: model.nodes().len() - 1, port: 1 };
         model.port_mut(last).unwrap().info = None;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_changes_is_summed_up_once_it_rests() {
+    fn link_summary_is_rebuilt_after_queries_without_a_model_change() {
         let mut model = model(&Shape::Two.topology(Guid(0x1000)), 0);
         let (mut links, at) = (Links::default(), PortRef { node: 0, port: 1 });
         for mtu in 1..=5 {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_that_were_followed_before_are_those_of_the_model() {
+    fn cached_routes_equal_routes_followed_in_the_model() {
         let mut model = model(&Shape::FatTree(40).topology(Guid(0x1000)), 0);
         let ends: Vec<_> = model.end_ports().filter_map(|(at, p)| Some((at, p.lid()?))).collect();
         let switch = ends.iter().position(|(at, _)| model.nodes()[at.node].is_switch()).unwrap();

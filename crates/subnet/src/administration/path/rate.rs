@@ -53,7 +53,7 @@ mod tests {
     use rdmux_wire::sm::{LinkSpeed, LinkSpeedExt, LinkWidth};
 
     #[test]
-    fn every_known_code_has_a_place() {
+    fn every_known_rate_code_has_a_rank() {
         assert!((0..64).map(Rate).all(|rate| rank(rate).is_some() == (rate.mbps() > 0)));
         assert_eq!(below(Rate::GBPS_40), Some(Rate::GBPS_28));
         assert_eq!((below(Rate::GBPS_2_5), above(HIGHEST)), (None, None));
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_lanes_by_speed() {
+    fn path_rate_is_link_width_times_link_speed() {
         let port = |width, speed, ext| PortInfo {
             link_width_active: LinkWidth::from_bits_retain(width),
             link_speed_active: LinkSpeed::from_bits_retain(speed),

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_found_once_until_all_are_forgotten() {
+    fn cached_key_is_computed_once_until_clear() {
         let mut sets = Sets::default();
         let finds = Cell::new(0);
         let get = |sets: &Sets<u32>, key: u64| {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_one_set_replace_the_oldest() {
+    fn full_cache_set_evicts_its_oldest_key() {
         let mut sets = Sets::default();
         sets.clear(WAYS);
         let known = |sets: &Sets<u64>, key: u64| sets.get(key, || None).is_some();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_with_a_small_value_is_sixteen_bytes_of_a_cache_line() {
+    fn cache_set_of_small_values_is_one_64_byte_cache_line() {
         assert_eq!(size_of::<Set<(u32, u8, u8, u8)>>(), 64);
     }
 }

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn way_is_followed_once_until_all_are_forgotten_or_another_has_its_place() {
+    fn route_is_cached_until_clear_or_eviction() {
         let mut ways = Ways::default();
         let followed = Cell::new(0);
         let get = |ways: &Ways, switch: usize, lid: u16| {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn way_that_does_not_end_is_not_kept() {
+    fn unreachable_route_is_not_cached() {
         let mut ways = Ways::default();
         ways.clear(4);
         assert_eq!(ways.get(1, Lid(2), || None), None);

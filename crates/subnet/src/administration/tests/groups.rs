@@ -83,7 +83,7 @@ fn broadcast_groups_are_there_from_the_start_and_stay() {
 }
 
 #[test]
-fn groups_of_other_partitions_come_and_those_of_former_ones_go_with_their_members() {
+fn groups_of_removed_partitions_are_deleted_with_their_members() {
     for state in [FULL, NON, SEND_ONLY] {
         groups_go_with_members_that_are(state);
     }
@@ -116,7 +116,7 @@ fn groups_go_with_members_that_are(state: JoinState) {
 }
 
 #[test]
-fn groups_of_ip_need_the_broadcast_group_of_their_partition() {
+fn ipoib_group_without_the_partitions_broadcast_group_is_refused() {
     let mut net = Net::new("switch:3", 0);
     let mgid = |text: &str| Gid::from(text.parse::<core::net::Ipv6Addr>().unwrap());
     for (place, _) in net.ports() {
@@ -284,7 +284,7 @@ fn gids_are_assigned_and_those_of_the_subnet_cannot_be_chosen() {
 }
 
 #[test]
-fn groups_of_ip_are_like_their_broadcast_group() {
+fn ipoib_group_must_match_the_broadcast_groups_qkey_sl_tclass_and_flow_label() {
     let mut net = Net::new("switch:3", 0);
     let mut mgid = BROADCAST;
     mgid.0[12..].copy_from_slice(&[0, 0, 0, 1]);
@@ -339,7 +339,7 @@ fn join_states_add_up_and_are_left_one_by_one() {
 }
 
 #[test]
-fn partition_s_group_has_no_members_without_a_full_one() {
+fn broadcast_group_loses_all_members_with_its_last_full_member() {
     let mut net = Net::new("switch:3", 0);
     let full = record(&net, BROADCAST, 2, FULL | SEND_ONLY);
     join(&mut net, JOIN, 2, &full).expect("joined");
@@ -375,7 +375,7 @@ fn group_ends_with_its_last_full_member_and_its_lid_is_used_again() {
 }
 
 #[test]
-fn only_the_port_and_who_joined_for_it_may_change_a_membership() {
+fn membership_is_changed_only_by_its_port_or_its_proxy_joiner() {
     let mut net = Net::new("switch:4", 0);
     let wanted = record(&net, BROADCAST, 3, FULL);
     let proxy = join(&mut net, JOIN, 2, &wanted).expect("joined for another");
@@ -390,7 +390,7 @@ fn only_the_port_and_who_joined_for_it_may_change_a_membership() {
 }
 
 #[test]
-fn members_are_for_who_knows_the_key() {
+fn mcmember_records_are_hidden_from_requesters_without_sm_key() {
     let mut net = Net::new("switch:3", 0);
     for lid in [2, 3] {
         let wanted = record(&net, BROADCAST, lid, FULL);
@@ -410,7 +410,7 @@ fn members_are_for_who_knows_the_key() {
 }
 
 #[test]
-fn groups_are_found_by_their_values() {
+fn mcmember_records_are_matched_by_mtu_selector_and_mlid_within_the_partition() {
     let mut net = Net::new("switch:3", 0);
     let group =
         McMemberRecord { mtu: 4, mtu_selector: Selector::GREATER_THAN, ..Default::default() };
@@ -426,7 +426,7 @@ fn groups_are_found_by_their_values() {
 }
 
 #[test]
-fn manager_is_told_which_port_has_joined_or_left_and_whether_it_receives() {
+fn member_changes_report_port_mlid_and_whether_it_receives() {
     let mut net = Net::new("switch:3", 0);
     let [a, b] = [2, 3].map(|lid| gid(&net, lid).guid());
     let created = record(&net, OWN, 2, SEND_FULL);
@@ -452,7 +452,7 @@ fn manager_is_told_which_port_has_joined_or_left_and_whether_it_receives() {
 }
 
 #[test]
-fn port_that_is_a_member_by_several_gids_receives_while_one_does_and_leaves_with_the_last() {
+fn port_joined_by_several_gids_receives_and_stays_until_the_last_leaves() {
     let mut net = Net::new("switch:4", 0);
     let place = net.model.by_lid(Lid(2)).unwrap();
     let port = gid(&net, 2).guid();
@@ -507,7 +507,7 @@ fn set_aliases(net: &mut Net, aliases: [u64; 2]) {
 }
 
 #[test]
-fn alias_guid_that_is_given_up_is_a_member_no_more() {
+fn deleted_alias_guid_leaves_its_multicast_groups() {
     let mut net = Net::new("switch:4", 0);
     let [port, other] = [2, 3].map(|lid| gid(&net, lid).guid());
     let with = |mgid, guid, join_state| McMemberRecord {
@@ -543,7 +543,7 @@ fn alias_guid_that_is_given_up_is_a_member_no_more() {
 }
 
 #[test]
-fn alias_guid_that_moves_within_a_port_stays_a_member() {
+fn alias_guid_moved_within_its_port_stays_a_group_member() {
     let mut net = Net::new("switch:3", 0);
     set_aliases(&mut net, [0x77, 0x78]);
     let port_gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x77));
@@ -562,7 +562,7 @@ fn alias_guid_that_moves_within_a_port_stays_a_member() {
 }
 
 #[test]
-fn port_that_has_the_alias_guid_of_a_member_now_takes_its_place() {
+fn membership_moves_to_the_port_that_now_has_the_alias_guid() {
     let mut net = Net::new("switch:4", 0);
     let places = [2, 3].map(|lid| net.model.by_lid(Lid(lid)).unwrap());
     let ports = [2, 3].map(|lid| gid(&net, lid).guid());
@@ -585,7 +585,7 @@ fn port_that_has_the_alias_guid_of_a_member_now_takes_its_place() {
 }
 
 #[test]
-fn member_by_an_alias_guid_that_a_sweep_has_dropped_is_one_no_more() {
+fn alias_guid_dropped_by_a_sweep_leaves_its_multicast_groups() {
     let mut net = Net::new("switch:4", 0);
     let port = gid(&net, 2).guid();
     let with = |net: &Net, mgid, join_state| McMemberRecord {
@@ -617,7 +617,7 @@ fn member_by_an_alias_guid_that_a_sweep_has_dropped_is_one_no_more() {
 }
 
 #[test]
-fn port_that_is_gone_is_in_no_group() {
+fn removed_port_leaves_its_multicast_groups() {
     let mut net = Net::new("switch:3", 0);
     let wanted = record(&net, OWN, 2, FULL);
     join(&mut net, CREATE, 2, &wanted).expect("created");
@@ -632,7 +632,7 @@ fn port_that_is_gone_is_in_no_group() {
 }
 
 #[test]
-fn switches_bound_the_number_of_groups() {
+fn multicast_fdb_cap_of_switches_limits_the_number_of_groups() {
     let mut net = Net::new("switch:3", 0);
     net.model.node_mut(0).unwrap().switch.as_mut().unwrap().info.multicast_fdb_cap = 3;
     let mut wanted = record(&net, OWN, 2, FULL);
@@ -649,7 +649,7 @@ fn switches_bound_the_number_of_groups() {
 }
 
 #[test]
-fn one_port_makes_three_quarters_of_all_groups_and_leaves_the_rest_to_others() {
+fn one_port_cannot_create_more_than_three_quarters_of_all_groups() {
     let mut net = Net::new("switch:3", 0);
     net.model.node_mut(0).unwrap().switch.as_mut().unwrap().info.multicast_fdb_cap = 8;
     let make = |net: &mut Net, lid: u16, n: u8| {
@@ -668,7 +668,7 @@ fn one_port_makes_three_quarters_of_all_groups_and_leaves_the_rest_to_others() {
 }
 
 #[test]
-fn new_master_knows_no_members() {
+fn members_are_discarded_when_mastership_is_lost() {
     let mut net = Net::new("switch:3", 0);
     let wanted = record(&net, BROADCAST, 2, FULL);
     join(&mut net, JOIN, 2, &wanted).expect("joined");
@@ -680,7 +680,7 @@ fn new_master_knows_no_members() {
 }
 
 #[test]
-fn path_to_a_group_is_for_its_members() {
+fn path_record_to_an_mgid_is_answered_to_its_members_only() {
     let mut net = Net::new("switch:3", 0);
     let question = PathRecord { dgid: BROADCAST, sgid: gid(&net, 2), ..PathRecord::default() };
     let mask = (PathRecordMask::DGID | PathRecordMask::SGID).bits();
@@ -707,7 +707,7 @@ fn path_to_a_group_is_for_its_members() {
 }
 
 #[test]
-fn path_to_a_group_beyond_the_subnet_passes_routers() {
+fn path_record_to_a_global_scope_mgid_has_hop_limit_255() {
     let mut net = Net::new("switch:3", 0);
     let mut wanted = record(&net, OWN, 2, FULL);
     wanted.mgid.0[1] = 0x1e;

@@ -34,7 +34,7 @@ fn check<R: Components>(mask: u64, a: &[u8], b: &[u8]) {
 
 proptest! {
     #[test]
-    fn pattern_is_all_of_its_components(
+    fn component_mask_match_compares_all_selected_components(
         bytes in prop::array::uniform32(any::<u8>()),
         changes in prop::collection::vec((0..200usize, any::<u8>()), 0..3),
         mask in any::<u64>(),

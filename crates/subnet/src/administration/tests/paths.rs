@@ -35,7 +35,7 @@ fn count(net: &mut Net, (mask, record): (Mask, PathRecord)) -> usize {
 }
 
 #[test]
-fn path_by_gid_is_the_path_by_lid() {
+fn path_record_by_gids_equals_the_one_by_lids() {
     let mut net = Net::new("fattree:36", 0);
     let lids = adapters(&net);
     let (a, b) = (lids[0], lids[20]);
@@ -63,7 +63,7 @@ fn path_by_gid_is_the_path_by_lid() {
 }
 
 #[test]
-fn path_to_itself_has_no_life_time() {
+fn path_record_of_a_port_to_itself_has_packet_life_time_zero() {
     let mut net = Net::new("switch:2", 0);
     for lid in [Lid(1), Lid(2)] {
         let path = get(&mut net, between(lid, lid)).expect("a path");
@@ -72,7 +72,7 @@ fn path_to_itself_has_no_life_time() {
 }
 
 #[test]
-fn switches_have_paths_too() {
+fn path_records_to_switches_are_reversible() {
     let mut net = Net::new("fattree:36", 0);
     let all: Vec<_> = net.ports().iter().map(|&(_, lid)| lid).collect();
     for &to in &all {
@@ -141,7 +141,7 @@ fn selectors_say_how_mtu_and_rate_are_meant() {
 }
 
 #[test]
-fn life_time_is_meant_as_an_mtu_is() {
+fn packet_life_time_selector_filters_and_limits_path_records() {
     let mut net = Net::new("switch:2", 0);
     for (selector, life, expected) in [
         (Selector::GREATER_THAN, 0x11, Ok(0x12)),
@@ -178,7 +178,7 @@ fn number_of_paths() {
 }
 
 #[test]
-fn lid_masks_give_diagonal_pairs_first() {
+fn lmc_paths_begin_with_equal_path_bits_at_both_ends() {
     let mut net = Net::new("switch:2", 1);
     let lids = adapters(&net);
     let (sgid, dgid) = (gid(&net, lids[0]), gid(&net, lids[1]));
@@ -209,7 +209,7 @@ fn lid_mask_2_has_four_diagonal_pairs_and_twelve_others() {
 }
 
 #[test]
-fn service_id_needs_both_of_its_bits() {
+fn service_id_component_needs_both_mask_bits() {
     let mut net = Net::new("two", 0);
     let (mask, record) = between(Lid(1), Lid(2));
     for bit in [Mask::SERVICE_ID_MSB, Mask::SERVICE_ID_LSB] {
@@ -231,7 +231,7 @@ fn lid_and_gid_of_different_ports_are_refused() {
 }
 
 #[test]
-fn unknown_ends_have_no_paths() {
+fn path_to_unknown_lid_or_gid_is_no_records() {
     let mut net = Net::new("switch:2", 0);
     let question = between(Lid(2), Lid(77));
     assert_eq!(get(&mut net, question), Err(status::SA_NO_RECORDS));
@@ -245,7 +245,7 @@ fn unknown_ends_have_no_paths() {
 }
 
 #[test]
-fn one_end_alone_has_paths_to_all() {
+fn get_table_with_one_end_returns_paths_to_all_ports() {
     let mut net = Net::new("switch:3", 0);
     let question = PathRecord { sgid: gid(&net, Lid(2)), ..PathRecord::default() };
     let paths = net.table(ID, Mask::SGID.bits(), &question);
@@ -284,7 +284,7 @@ fn no_route_is_no_path_and_no_way_back_is_not_reversible() {
 }
 
 #[test]
-fn circles_and_long_ways_are_no_paths() {
+fn path_through_a_forwarding_loop_is_no_records() {
     let mut net = Net::new("fattree:36", 0);
     let lids = adapters(&net);
     let to = lids[lids.len() - 1];
@@ -367,7 +367,7 @@ fn raw_paths_have_the_service_level_of_the_common_partition_and_ignore_the_asked
 }
 
 #[test]
-fn requester_needs_a_partition_with_either_end() {
+fn path_record_needs_a_requester_sharing_a_partition_with_the_ends() {
     let mut net = with_keys(&[0xffff, 0x8003], &[0x8003]);
     assert_eq!(get(&mut net, between(Lid(3), Lid(4))), Err(status::SA_NO_RECORDS));
     net.asks = Lid(3);
@@ -375,7 +375,7 @@ fn requester_needs_a_partition_with_either_end() {
 }
 
 #[test]
-fn limited_member_may_ask_for_paths_of_its_own() {
+fn limited_member_gets_path_records_from_and_to_itself() {
     let mut net = with_keys(&[0x7fff], &[0xffff]);
     net.asks = Lid(3);
     for (from, to) in [(Lid(3), Lid(4)), (Lid(4), Lid(3))] {
@@ -449,7 +449,7 @@ const COUNTS: MultiPathRecordMask =
     MultiPathRecordMask::SGID_COUNT.union(MultiPathRecordMask::DGID_COUNT);
 
 #[test]
-fn several_paths_are_asked_for_at_once() {
+fn multipath_query_returns_paths_of_all_pairs_up_to_numb_path() {
     let mut net = Net::new("switch:4", 0);
     let lids = adapters(&net);
     let record = multi(&net, &lids[..2], &lids[2..]);
@@ -466,7 +466,7 @@ fn several_paths_are_asked_for_at_once() {
 }
 
 #[test]
-fn path_and_alternate_have_different_ends() {
+fn multipath_query_for_two_paths_prefers_disjoint_ends() {
     let mut net = Net::new("switch:4", 0);
     let lids = adapters(&net);
     let mut record = multi(&net, &lids[..2], &lids[2..]);
@@ -486,7 +486,7 @@ fn path_and_alternate_have_different_ends() {
 }
 
 #[test]
-fn wrong_questions_for_several_paths_are_refused() {
+fn invalid_multipath_queries_are_refused_with_status() {
     let mut net = Net::new("switch:4", 0);
     let lids = adapters(&net);
     let record = multi(&net, &lids[..1], &lids[1..2]);

@@ -40,7 +40,7 @@ fn empty_table_has_status_0_and_no_offset() {
 }
 
 #[test]
-fn error_echoes_the_data_of_the_question() {
+fn sa_error_response_echoes_data_and_component_mask() {
     let mut net = Net::new("two", 0);
     let mut data = [0; 112];
     by_lid(Lid(99)).emit(&mut data);
@@ -51,7 +51,7 @@ fn error_echoes_the_data_of_the_question() {
 }
 
 #[test]
-fn answers_go_back_to_where_the_question_came_from() {
+fn sa_response_is_addressed_to_the_requester() {
     let mut net = Net::new("two", 0);
     let answer = net.exchange(Method::GET, NODE, 0, &[]).expect("an answer");
     assert_eq!((answer.address, answer.timeout_ms), (UserAddress::gsi(net.asks), 0));
@@ -59,7 +59,7 @@ fn answers_go_back_to_where_the_question_came_from() {
 }
 
 #[test]
-fn table_waits_for_acknowledgements_alone() {
+fn get_table_response_has_no_timeout_and_the_configured_retries() {
     let mut net = Net::new("switch:8", 0);
     let answer = net.exchange(Method::GET_TABLE, NODE, 0, &[]).expect("an answer");
     assert!(answer.data.len() > 256, "several segments");
@@ -115,7 +115,7 @@ fn methods_that_another_record_has_are_refused() {
 }
 
 #[test]
-fn form_of_port_info_that_is_asked_for_does_not_matter() {
+fn port_info_record_options_do_not_filter_and_are_echoed() {
     let mut net = Net::new("two", 0);
     let wanted = PortInfoRecord { options: 1, ..PortInfoRecord::default() };
     let found = net.table(PORT, PortInfoRecordMask::OPTIONS.bits(), &wanted);
@@ -131,7 +131,7 @@ fn silence_while_not_master() {
 }
 
 #[test]
-fn wrong_key_gets_silence_and_the_right_one_trust() {
+fn wrong_sm_key_gets_no_answer_and_the_right_one_trusted_records() {
     let mut net = Net::new("two", 0);
     let table = PkeyTableRecord::default();
     let id = PkeyTableRecord::ATTR_ID;
@@ -146,7 +146,7 @@ fn wrong_key_gets_silence_and_the_right_one_trust() {
 }
 
 #[test]
-fn class_port_info_is_opensm_s() {
+fn sa_class_port_info_equals_opensms() {
     let mut net = Net::new("two", 0);
     let answer = net.exchange(Method::GET, ClassPortInfo::ATTR_ID, 0, &[]).expect("an answer");
     let info: ClassPortInfo = SaMad::parse(&answer.data).unwrap().record().unwrap();
@@ -195,7 +195,7 @@ fn port_info_records_of_switches_are_of_all_ports() {
 }
 
 #[test]
-fn modifier_bit_31_asks_for_ports_that_have_capability_bits() {
+fn attribute_modifier_bit_31_matches_capability_mask_bits_as_a_subset() {
     let mut net = Net::new("switch:3", 0);
     let (place, lid) = net.ports()[2];
     net.model.port_mut(place).unwrap().info.as_mut().unwrap().capability_mask |= CapabilityMask::SM;
@@ -230,7 +230,7 @@ fn a_switch_of_254_ports_has_all_its_links() {
 }
 
 #[test]
-fn links_are_found_from_either_end() {
+fn link_records_are_found_by_from_lid_or_to_lid() {
     let mut net = Net::new("switch:3", 0);
     let id = LinkRecord::ATTR_ID;
     let all = net.table(id, 0, &LinkRecord::default());
@@ -331,7 +331,7 @@ fn tables_of_service_levels_and_lanes_are_by_port() {
 }
 
 #[test]
-fn tables_of_an_adapter_are_found_whatever_port_is_asked_for() {
+fn sl_to_vl_and_vl_arbitration_records_of_a_ca_ignore_the_port_number() {
     let mut net = Net::new("switch:2", 0);
     let (place, lid) = net.ports()[1];
     let entries = SlToVlTable { vls: [Vl(3); 16] };
@@ -381,7 +381,7 @@ fn guid_info_records_have_the_port_s_guid_and_aliases() {
 }
 
 #[test]
-fn managers_are_known_and_their_keys_are_not() {
+fn sm_info_records_hide_the_sm_key_from_untrusted_requesters() {
     let mut net = Net::new("switch:2", 0);
     let (place, lid) = net.ports()[1];
     let manager = SmInfo { guid: Guid(5), sm_key: SmKey(9), priority: 3, ..SmInfo::default() };
@@ -395,7 +395,7 @@ fn managers_are_known_and_their_keys_are_not() {
 }
 
 #[test]
-fn table_that_is_too_long_is_refused() {
+fn get_table_beyond_table_bytes_is_no_resources() {
     let mut net = Net::new("switch:20", 0);
     net.administration.config.table_bytes = 20 * NodeRecord::LEN;
     let answer = net.ask(Method::GET_TABLE, NODE, 0, &NodeRecord::default());
@@ -405,7 +405,7 @@ fn table_that_is_too_long_is_refused() {
 }
 
 #[test]
-fn ten_thousand_nodes_are_one_table() {
+fn get_table_of_ten_thousand_nodes_is_one_response() {
     let mut net = Net::new("switch:2", 0);
     for guid in 0..10_000 {
         let mut node = net.model.nodes()[1].clone();

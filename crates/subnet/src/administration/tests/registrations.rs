@@ -86,7 +86,7 @@ fn lease_ends_and_is_renewed() {
 }
 
 #[test]
-fn service_key_is_hidden_and_has_to_be_shown() {
+fn service_key_is_hidden_and_required_to_change_or_delete_the_service() {
     let mut net = Net::new("two", 0);
     let secret = ServiceRecord { service_key: [9; 16], ..service(1) };
     assert_eq!(set(&mut net, NEEDED, &secret), 0);
@@ -121,7 +121,7 @@ fn services_of_other_partitions_are_not_shown() {
 }
 
 #[test]
-fn service_is_in_no_partition_if_the_mask_has_none() {
+fn service_record_without_pkey_component_has_pkey_zero() {
     let mut net = Net::new("switch:2", 0);
     let foreign = ServiceRecord { service_pkey: Pkey(0x8001), ..service(1) };
     assert_eq!(set(&mut net, NEEDED, &foreign), 0);
@@ -136,7 +136,7 @@ fn service_is_in_no_partition_if_the_mask_has_none() {
 }
 
 #[test]
-fn one_port_registers_so_many_services() {
+fn service_registrations_of_a_port_are_limited() {
     let mut net = Net::new("switch:2", 0);
     net.administration.config.services_of_port = 2;
     let tried = [1, 2, 3, 2].map(|id| set(&mut net, NEEDED, &service(id)));
@@ -195,7 +195,7 @@ fn disappear(net: &mut Net, lid: u16) {
 }
 
 #[test]
-fn ports_that_come_and_go_are_reported() {
+fn trap_64_and_65_reports_are_sent_for_appearing_and_vanishing_ports() {
     let mut net = Net::new("switch:3", 0);
     assert_eq!(subscribe(&mut net, 2, &to_trap(64)), 0);
     assert_eq!(subscribe(&mut net, 3, &everything()), 0);
@@ -215,12 +215,12 @@ fn ports_that_come_and_go_are_reported() {
 }
 
 #[test]
-fn port_that_the_model_has_forgotten_is_reported_to_its_partition() {
+fn trap_65_of_a_removed_port_goes_to_its_partition() {
     forgotten_port_is_reported_to_its_partition(|net| appear(net, 5));
 }
 
 #[test]
-fn port_of_the_first_sweep_that_is_forgotten_is_reported_to_its_partition() {
+fn trap_65_of_a_removed_port_of_the_first_sweep_goes_to_its_partition() {
     forgotten_port_is_reported_to_its_partition(|net| {
         let own = net.administration.own;
         net.administration.set_master(None);
@@ -231,7 +231,7 @@ fn port_of_the_first_sweep_that_is_forgotten_is_reported_to_its_partition() {
 }
 
 #[test]
-fn port_that_was_there_before_its_manager_was_master_again_is_reported_to_its_partition() {
+fn trap_65_of_a_removed_port_goes_to_its_partition_after_remastering() {
     forgotten_port_is_reported_to_its_partition(|net| {
         appear(net, 5);
         let own = net.administration.own;
@@ -241,7 +241,7 @@ fn port_that_was_there_before_its_manager_was_master_again_is_reported_to_its_pa
 }
 
 #[test]
-fn partitions_of_ports_are_forgotten_when_there_is_another_master() {
+fn remembered_port_pkeys_are_discarded_when_mastership_is_lost() {
     let mut net = Net::new("switch:4", 0);
     appear(&mut net, 5);
     net.administration.set_partitions(Partitions::default());
@@ -275,7 +275,7 @@ fn forgotten_port_is_reported_to_its_partition(found: fn(&mut Net)) {
 }
 
 #[test]
-fn groups_that_come_and_go_are_reported() {
+fn trap_66_and_67_reports_are_sent_for_created_and_deleted_groups() {
     let mut net = Net::new("switch:3", 0);
     assert_eq!(subscribe(&mut net, 3, &everything()), 0);
     net.asks = Lid(2);
@@ -486,7 +486,7 @@ fn subscriber_that_never_answers_gets_no_more_reports_until_they_time_out() {
 }
 
 #[test]
-fn report_that_cannot_be_sent_is_over_and_dropped() {
+fn unsent_report_frees_its_slot_and_is_counted_once_as_dropped() {
     let mut net = Net::new("switch:3", 0);
     net.administration.config.reports_of_port = 1;
     assert_eq!(subscribe(&mut net, 2, &everything()), 0);
@@ -504,7 +504,7 @@ fn report_that_cannot_be_sent_is_over_and_dropped() {
 }
 
 #[test]
-fn port_that_is_gone_has_no_subscriptions() {
+fn removed_port_loses_its_inform_info_subscriptions() {
     let mut net = Net::new("switch:3", 0);
     assert_eq!(subscribe(&mut net, 2, &everything()), 0);
     disappear(&mut net, 2);
@@ -532,7 +532,7 @@ fn change(
 }
 
 #[test]
-fn alias_guids_are_assigned_chosen_and_given_up() {
+fn guid_info_record_set_assigns_or_takes_alias_guids_and_delete_frees_them() {
     let mut net = Net::new("switch:3", 0);
     let mut wanted = GuidInfoRecord { lid: Lid(2), ..GuidInfoRecord::default() };
     wanted.guid_info.guids[2] = Guid(0x77);
@@ -553,7 +553,7 @@ fn alias_guids_are_assigned_chosen_and_given_up() {
 }
 
 #[test]
-fn alias_guids_move_within_a_port_and_are_there_once() {
+fn alias_guid_moves_within_a_block_and_is_unique_across_blocks() {
     let mut net = Net::new("switch:3", 0);
     let place = net.model.by_lid(Lid(2)).unwrap();
     let [one, two] = [GuidInfoRecordMask::GUID1, GuidInfoRecordMask::GUID2];
@@ -582,7 +582,7 @@ fn alias_guids_move_within_a_port_and_are_there_once() {
 }
 
 #[test]
-fn wrong_alias_guids_are_refused_and_nothing_is_set() {
+fn invalid_guid_info_record_set_is_refused_and_changes_nothing() {
     let mut net = Net::new("switch:3", 0);
     let wanted = GuidInfoRecord { lid: Lid(2), ..GuidInfoRecord::default() };
     let block = |block_num| GuidInfoRecord { block_num, ..wanted };
@@ -618,7 +618,7 @@ fn wrong_alias_guids_are_refused_and_nothing_is_set() {
 
 /// No port is in this partition.
 #[test]
-fn requester_of_paths_that_nobody_has_is_told_busy_too_and_not_looked_for_without_end() {
+fn fruitless_path_queries_are_answered_busy_after_a_while() {
     for all_at_once in [false, true] {
         let mut net = Net::new("switch:20", 0);
         net.administration.config.table_bytes = if all_at_once { 256 } else { 8192 };
@@ -635,7 +635,7 @@ fn requester_of_paths_that_nobody_has_is_told_busy_too_and_not_looked_for_withou
 }
 
 #[test]
-fn requester_of_many_tables_is_told_busy_while_others_are_served() {
+fn requester_of_many_tables_gets_busy_while_others_are_answered() {
     let mut net = Net::new("switch:20", 0);
     net.administration.config.table_bytes = 8192;
     let (id, all) = (PortInfoRecord::ATTR_ID, PortInfoRecord::default());

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_may_change_a_model_gives_it_another_version() {
+    fn every_mutation_of_the_model_changes_its_version() {
         let mut model = Model::default();
         let port = PortRef { node: 0, port: 1 };
         let changes: [fn(&mut Model, PortRef); 10] = [

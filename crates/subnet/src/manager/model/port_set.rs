@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_of_ports_are_masks_of_16() {
+    fn port_set_yields_16_bit_masks_by_position() {
         let mut set = PortSet::default();
         assert!(set.is_empty());
         for port in [0, 3, 17, 255] {

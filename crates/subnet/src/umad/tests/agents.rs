@@ -70,7 +70,7 @@ fn unknown_flags_and_queue_pairs_are_refused() {
 }
 
 #[test]
-fn is_sm_has_one_opener() {
+fn second_issm_open_of_a_port_is_eagain() {
     let mut net = Net::new();
     let one = net.umad.open_issm(A, &mut net.out).unwrap();
     assert_eq!(net.umad.open_issm(A, &mut net.out), Err(Errno::Again));
@@ -135,7 +135,7 @@ fn classes_of_the_other_queue_pair_are_dropped() {
 }
 
 #[test]
-fn port_that_is_gone_takes_its_agents_along() {
+fn removed_port_ends_its_agents_and_outstanding_requests() {
     let mut net = Net::new();
     let file = net.agent(A, gsi(PERF, &[GET]));
     net.write(file, request(mad(PERF, GET, 1), to(B))).unwrap();

@@ -88,7 +88,7 @@ fn request_without_a_response_is_sent_again_and_then_comes_back_as_24_bytes() {
 }
 
 #[test]
-fn timeout_0_returns_nothing() {
+fn request_with_timeout_0_is_not_tracked_or_returned() {
     let mut net = Net::new();
     let (_, client) = pair(&mut net);
     let mut sent = request(mad(PERF, GET, 5), to(B));
@@ -119,7 +119,7 @@ fn tid_that_is_outstanding_is_refused() {
 }
 
 #[test]
-fn foreign_answers_are_dropped() {
+fn response_with_other_lid_class_tid_agent_or_port_is_dropped() {
     let mut net = Net::new();
     let (server, client) = pair(&mut net);
     net.write(client, request(mad(PERF, GET, 5), to(B))).unwrap();
@@ -172,7 +172,7 @@ fn file_closed_with_requests_outstanding_leaves_nothing() {
 }
 
 #[test]
-fn writes_that_make_no_sense_are_refused() {
+fn invalid_umad_writes_are_refused_with_errno_and_short_mad_is_padded() {
     let mut net = Net::new();
     let (_, client) = pair(&mut net);
     let good = request(mad(PERF, GET, 1), to(B));
@@ -201,7 +201,7 @@ fn writes_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn addresses_are_what_the_packet_has_and_what_the_receiver_is_told() {
+fn umad_address_is_in_the_packet_headers_and_in_the_receivers_record() {
     let mut net = Net::new();
     let (server, client) = pair(&mut net);
     let address = UserAddress { lid: Lid(10), sl: 5, path_bits: 3, pkey_index: 1, ..by_gid(B) };
@@ -228,7 +228,7 @@ fn addresses_are_what_the_packet_has_and_what_the_receiver_is_told() {
 }
 
 #[test]
-fn ports_without_lids_reach_each_other_by_gid() {
+fn umad_request_and_response_by_gid_work_without_lids() {
     let mut net = Net::new();
     let server = net.agent(D, gsi(PERF, &[GET]));
     let client = net.agent(C, gsi(PERF, &[]));
@@ -246,7 +246,7 @@ fn ports_without_lids_reach_each_other_by_gid() {
 }
 
 #[test]
-fn ten_thousand_requests_are_bounded_and_starve_nobody() {
+fn outstanding_requests_are_limited_and_timers_are_fair_between_files() {
     let config = Config { outstanding: 10_000, ..Config::default() };
     let mut net = Net::with(config);
     let (greedy, modest) = (net.agent(A, gsi(PERF, &[])), net.agent(A, gsi(PERF, &[])));

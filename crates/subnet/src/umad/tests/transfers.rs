@@ -25,7 +25,7 @@ fn rmpp_of(packet: &MadPacket) -> Rmpp {
 }
 
 #[test]
-fn tables_arrive_whole_whatever_their_length() {
+fn rmpp_table_of_any_length_arrives_complete() {
     let mut net = Net::new();
     let (server, client) = pair(&mut net);
     for records in [0, 1, 2, 3, 64, 10_000] {
@@ -84,7 +84,7 @@ fn lost_final_ack_does_not_give_the_program_a_second_table() {
 }
 
 #[test]
-fn response_that_nobody_acknowledges_comes_back_to_its_sender() {
+fn unacknowledged_rmpp_response_is_returned_as_timed_out_and_aborted() {
     let mut net = Net::new();
     let (server, client) = pair(&mut net);
     let asked = ask(&mut net, server, client);
@@ -143,7 +143,7 @@ fn get_multi_turns_the_direction() {
 }
 
 #[test]
-fn response_begins_with_the_window_of_the_turn() {
+fn get_multi_response_starts_with_the_window_of_the_direction_switch_ack() {
     let mut net = Net::new();
     let (server, client) = pair(&mut net);
     net.write(client, request(long(GET_MULTI, 9, 1000), to(B))).unwrap();
@@ -165,7 +165,7 @@ fn response_begins_with_the_window_of_the_turn() {
 }
 
 #[test]
-fn request_that_the_peer_aborts_ends_with_a_status() {
+fn rmpp_request_stopped_by_the_peer_is_returned_as_aborted() {
     let mut net = Net::new();
     let (_, client) = pair(&mut net);
     net.write(client, request(long(GET_MULTI, 9, 1000), to(B))).unwrap();
@@ -210,7 +210,7 @@ fn abort_midway_of_either_side_frees_both() {
 }
 
 #[test]
-fn segments_of_a_response_that_nobody_asked_for_are_dropped() {
+fn rmpp_segments_of_an_unrequested_response_are_dropped() {
     let mut net = Net::new();
     let (server, client) = pair(&mut net);
     let asked = ask(&mut net, server, client);
@@ -311,7 +311,7 @@ fn agents_without_rmpp_write_and_read_segments_as_they_are() {
 }
 
 #[test]
-fn mads_that_are_not_active_go_as_they_are() {
+fn sa_mads_without_rmpp_active_are_passed_unchanged() {
     let mut net = Net::new();
     let (server, client) = pair(&mut net);
     net.write(client, request(mad(SA, GET, 3), to(B))).unwrap();
@@ -365,7 +365,7 @@ const ACK: Rmpp = Rmpp {
 };
 
 #[test]
-fn transfers_go_by_gid_where_there_are_no_lids() {
+fn rmpp_transfers_by_gid_work_without_lids() {
     let mut net = Net::new();
     let server = net.agent(D, sa(&[GET_MULTI]));
     let client = net.agent(C, sa(&[]));
