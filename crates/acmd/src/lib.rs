@@ -12,8 +12,8 @@
 //!
 //! In reading order: `args` and `config` are its configuration; `lock`, `log` and `listen` are its files; `clients` are the client
 //! sockets and their limits; `devices` describes the ports, and `queue` and `mads` use them; `cache` is the shared memory that
-//! programs read; `names` and `system` query the operating system; `worker` reads large files; `driver` performs the machine's
-//! I/O, `resolver` keeps its repeated answers, and `service` is the event loop around all.
+//! programs read; `names` and `system` query the operating system; `worker` reads large files; all
+//! threads notify the loop by `wake`; `driver` performs the machine's I/O, `resolver` keeps its repeated answers, and `service` is the event loop around all.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -35,6 +35,7 @@ mod resolver;
 mod rest;
 mod service;
 mod system;
+mod wake;
 mod watch;
 mod worker;
 

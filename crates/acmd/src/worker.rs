@@ -1,10 +1,10 @@
 //! Long work, such as reading a dump of a large subnet, in a thread that wakes the service when it has finished.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::{io, thread};
+
+use crate::wake::{self, Wake, Waker};
 
 type Job<T> = Box<dyn FnOnce() -> T + Send>;
 
@@ -16,17 +16,15 @@ pub(crate) struct Worker<T> {
     next: Option<Job<T>>,
     /// Whether the result of the running job is no longer needed.
     is_stale: bool,
-    wake: UnixStream,
-    waker: Arc<UnixStream>,
+    wake: Wake,
+    waker: Waker,
 }
 
 impl<T: Send + 'static> Worker<T> {
     /// Makes a worker without a job.
     pub(crate) fn new() -> io::Result<Self> {
-        let (wake, waker) = UnixStream::pair()?;
-        wake.set_nonblocking(true)?;
-        waker.set_nonblocking(true)?;
-        Ok(Self { done: None, next: None, is_stale: false, wake, waker: waker.into() })
+        let (wake, waker) = wake::pair()?;
+        Ok(Self { done: None, next: None, is_stale: false, wake, waker })
     }
 
     /// Runs a job, whose result replaces those of all earlier ones.
@@ -44,8 +42,7 @@ impl<T: Send + 'static> Worker<T> {
 
     /// Returns the result of the last job, once it has finished.
     pub(crate) fn take(&mut self) -> Option<T> {
-        let mut buffer = [0; 64];
-        while matches!(io::Read::read(&mut &self.wake, &mut buffer), Ok(n) if n > 0) {}
+        self.wake.take();
         match self.done.as_ref()?.try_recv() {
             Err(TryRecvError::Empty) => None,
             done => self.finish(done.ok()),
@@ -79,7 +76,7 @@ impl<T: Send + 'static> Worker<T> {
     fn start(&mut self) {
         let Some(job) = self.next.take_if(|_| self.done.is_none()) else { return };
         let (tell, done) = sync_channel(1);
-        let wake = Wake(self.waker.clone());
+        let wake = WakeOnDrop(self.waker.clone());
         let work = move || {
             // Dropped after the sender, even if the job panics.
             let _wake = wake;
@@ -94,12 +91,11 @@ impl<T: Send + 'static> Worker<T> {
 }
 
 /// Wakes the service when it is dropped.
-struct Wake(Arc<UnixStream>);
+struct WakeOnDrop(Waker);
 
-impl Drop for Wake {
+impl Drop for WakeOnDrop {
     fn drop(&mut self) {
-        // If the socket is full, the service is woken anyway.
-        let _ = io::Write::write(&mut &*self.0, &[1]);
+        self.0.wake();
     }
 }
 

@@ -5,7 +5,6 @@ mod line;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs as _};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::{io, thread};
@@ -15,6 +14,7 @@ use rdmux_host::{Registry, RuntimeDir};
 
 use self::line::{Line, WAITING};
 use crate::listen::Peer;
+use crate::wake::{self, Wake, Waker};
 
 /// A client that waits for a name; none if no client waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,15 +81,14 @@ enum Word {
 #[derive(Clone)]
 struct Teller {
     words: SyncSender<Word>,
-    waker: Arc<UnixStream>,
+    waker: Waker,
 }
 
 impl Teller {
     /// Sends a message. Returns whether the service still exists.
     fn tell(&self, word: Word) -> bool {
         let told = self.words.send(word).is_ok();
-        // If it is full, the service is woken anyway.
-        let _ = io::Write::write(&mut &*self.waker, &[1]);
+        self.waker.wake();
         told
     }
 }
@@ -102,7 +101,7 @@ type LookUp = Arc<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>;
 pub(crate) struct Names {
     questions: SyncSender<Question>,
     words: Receiver<Word>,
-    wake: UnixStream,
+    wake: Wake,
     teller: Teller,
     others: LookUp,
     line: Line,
@@ -126,10 +125,8 @@ impl Names {
     ) -> io::Result<Self> {
         let (questions, asked) = sync_channel::<Question>(WAITING);
         let (tell, words) = sync_channel(WAITING);
-        let (wake, waker) = UnixStream::pair()?;
-        wake.set_nonblocking(true)?;
-        waker.set_nonblocking(true)?;
-        let teller = Teller { words: tell, waker: waker.into() };
+        let (wake, waker) = wake::pair()?;
+        let teller = Teller { words: tell, waker };
         let hosts = teller.clone();
         thread::Builder::new().name("names".to_owned()).spawn(move || {
             for question in asked {
@@ -153,8 +150,7 @@ impl Names {
     /// Takes results, and starts the next lookups in the operating system, except those that are not needed any more. Queries that do not
     /// fit the queue are refused.
     pub(crate) fn take(&mut self, waiting: &mut impl Waiting) -> Vec<Found> {
-        let mut buffer = [0; 64];
-        while matches!(io::Read::read(&mut &self.wake, &mut buffer), Ok(n) if n > 0) {}
+        self.wake.take();
         let mut all = Vec::new();
         for word in self.words.try_iter() {
             match word {
