@@ -43,7 +43,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Returns limits for this many clients, each with this many outstanding requests. The shares are those of [`rdmux_runtime::shares`].
+    /// Returns limits for this many clients, each with this many outstanding requests. The shares are those of `rdmux_runtime::shares`.
     pub(crate) fn of(clients: usize, requests: usize) -> Self {
         Self {
             clients,
