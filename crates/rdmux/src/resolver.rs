@@ -56,7 +56,7 @@ pub struct Resolver {
 impl Resolver {
     /// Returns a resolver for a context's device and host.
     pub fn new(context: &Context) -> Self {
-        let resolver = host::Resolver::new(context.client().clone(), Some(context.kind()));
+        let resolver = host::Resolver::new(context.client().clone(), &[context.kind()]);
         let resolver = resolver.names_of(context.options().dir.clone());
         Self { context: context.clone(), resolver }
     }

@@ -317,13 +317,20 @@ impl Machine {
     }
 
     /// Returns the source of a request that has none: the address that has the most leading bits in common with the
-    /// destination.
-    fn choose_source(&self, dest: &Address) -> Result<(EndpointId, Option<Address>), Failure> {
+    /// destination. For a GID, an InfiniBand port of its subnet takes precedence.
+    pub(super) fn choose_source(
+        &self,
+        dest: &Address,
+    ) -> Result<(EndpointId, Option<Address>), Failure> {
         let score = |state: &EndpointState| {
             let port = &self.ports.get(&state.endpoint.port)?.port;
             let common = state.endpoint.addresses.iter().map(|own| closeness(own, dest)).max();
             Some(match dest {
-                Address::Gid(gid) => u32::from(same_subnet(port.gid(), *gid)),
+                Address::Gid(gid) if port.kind.is_ip() => {
+                    port.gids.iter().map(|own| common_bits(*own, *gid)).max().unwrap_or(0)
+                }
+                Address::Gid(gid) if same_subnet(port.gid(), *gid) => u32::MAX,
+                Address::Gid(_) => 0,
                 Address::Lid(_) => (port.kind == PortKind::InfiniBand).then_some(1)?,
                 _ => common.unwrap_or(0),
             })
@@ -396,6 +403,11 @@ fn is_destination(dest: &Address, kind: PortKind) -> bool {
 
 fn same_subnet(one: Gid, other: Gid) -> bool {
     one.prefix() == other.prefix() || other.prefix() == Gid::DEFAULT_PREFIX
+}
+
+/// Returns how many leading bits two GIDs have in common.
+fn common_bits(one: Gid, other: Gid) -> u32 {
+    (u128::from_be_bytes(one.0) ^ u128::from_be_bytes(other.0)).leading_zeros()
 }
 
 /// Returns how well a local address suits a destination: the leading bits in common, and more if both are of one

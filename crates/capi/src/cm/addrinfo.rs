@@ -158,7 +158,7 @@ impl Asked {
 
     /// Looks up the answers.
     pub(super) fn look_up(&self, process: &Process) -> std::result::Result<Found, Failure> {
-        let resolver = Resolver::new(process.client()?.clone(), process.only_kind());
+        let resolver = Resolver::new(process.client()?.clone(), &process.kinds());
         if let Some(service) = self.at_administration() {
             return Ok(Found::of(&self.services(process, &resolver, &service)?)?);
         }

@@ -95,6 +95,11 @@ impl Process {
         self.devices.iter().find(|device| device.context() == context)
     }
 
+    /// Returns the kinds of devices that this process sees.
+    pub(super) fn kinds(&self) -> Vec<DeviceKind> {
+        self.devices.iter().map(Device::kind).collect()
+    }
+
     /// Returns the only kind of device that this process sees; none if there are several.
     pub(super) fn only_kind(&self) -> Option<DeviceKind> {
         match &self.devices[..] {

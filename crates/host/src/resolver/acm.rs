@@ -14,7 +14,7 @@ impl Resolver {
     /// Returns the path to an address from another one, or from any, if ACM has it. No other source is queried.
     pub fn known_path(&self, src: Option<Addr>, dst: Addr, hints: &Hints) -> Option<PathData> {
         let acm = self.client.acm()?;
-        let question = Question::of_addresses(src, dst).cached(is_short(hints));
+        let question = self.question(src, dst, hints);
         acm.find(&question, acm.deadline())
     }
 
@@ -25,13 +25,18 @@ impl Resolver {
         let mut deadline = acm.deadline();
         for answer in &mut found {
             let Some(dst) = answer.dst else { continue };
-            let question = Question::of_addresses(answer.src, dst).cached(is_short(hints));
+            let question = self.question(answer.src, dst, hints);
             let path = acm.find(&question, deadline);
             answer.by_acm = path.is_some();
             answer.paths.extend(path);
             deadline = Instant::now();
         }
         found
+    }
+
+    fn question(&self, src: Option<Addr>, dst: Addr, hints: &Hints) -> Question {
+        let question = Question::of_addresses(src, dst).cached(is_short(hints));
+        if self.is_on_fabric { question } else { question.off_fabric() }
     }
 
     /// Returns the native address of an endpoint that ACM knows by name, and the path to it.

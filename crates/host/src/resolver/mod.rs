@@ -39,6 +39,8 @@ pub struct Resolver {
     client: Arc<HostClient>,
     /// The only kind of device that connections may use, if restricted.
     only: Option<DeviceKind>,
+    /// Whether one of the devices is on a fabric.
+    is_on_fabric: bool,
     /// The directory with the names of virtual hosts.
     dir: Option<RuntimeDir>,
 }
@@ -163,9 +165,11 @@ impl ResolveError {
 }
 
 impl Resolver {
-    /// Makes a resolver for this process's connections, for the device of one kind, or for any that the process sees.
-    pub fn new(client: Arc<HostClient>, only: Option<DeviceKind>) -> Self {
-        Self { client, only, dir: RuntimeDir::of_environment().ok() }
+    /// Makes a resolver for this process's connections over the devices of these kinds.
+    pub fn new(client: Arc<HostClient>, kinds: &[DeviceKind]) -> Self {
+        let only = <[DeviceKind; 1]>::try_from(kinds).ok().map(|[kind]| kind);
+        let is_on_fabric = kinds.iter().any(|kind| kind.is_on_fabric());
+        Self { client, only, is_on_fabric, dir: RuntimeDir::of_environment().ok() }
     }
 
     /// Takes the names of virtual hosts from this directory instead of the usual one.

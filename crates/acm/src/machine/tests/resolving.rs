@@ -1,11 +1,12 @@
 //! Resolution: the requests and queries that are sent, and the paths that result.
 
 use alloc::vec::Vec;
+use core::net::Ipv4Addr;
 use core::time::Duration;
 
 use rdmux_wire::acm::{Address, Datagram, Group};
 use rdmux_wire::sa::{PathRecord, Rate, Selector};
-use rdmux_wire::{Gid, Lid, Mtu, Pkey, Qpn};
+use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qpn};
 
 use super::net::*;
 use crate::{
@@ -157,6 +158,32 @@ fn source_is_chosen_by_the_leading_bits_of_own_addresses() {
         net.run();
         let request = net.hosts[0].machine.searches.iter().next_back().unwrap().1;
         assert_eq!(request.source, Address::Ip4(source.into()));
+    }
+}
+
+#[test]
+fn source_for_a_gid_is_on_its_subnet_or_has_its_leading_bits() {
+    let mut net = Net::new(1, &acm());
+    let roce = |n: u8| Port {
+        kind: PortKind::Roce,
+        gids: [Gid::new(0xfe80 << 48, Guid(n.into())), Gid::from(Ipv4Addr::new(10, n, 0, 1))]
+            .into(),
+        ..port(0)
+    };
+    for n in [2u8, 3] {
+        let (port, id) = (PortId(n.into()), EndpointId(n.into()));
+        let endpoint = Endpoint { port, addresses: [name(n.into())].into(), ..endpoint(0) };
+        net.with(0, |machine, now, io| {
+            machine.set_port(now, port, roce(n), io);
+            machine.set_endpoint(now, id, endpoint, io);
+        });
+    }
+    let by_ip = |ip: [u8; 4]| Gid::from(Ipv4Addr::from(ip));
+    for (dest, id) in
+        [(gid(9), EP), (by_ip([10, 2, 0, 9]), EndpointId(2)), (by_ip([10, 3, 0, 9]), EndpointId(3))]
+    {
+        let (chosen, _) = net.hosts[0].machine.choose_source(&dest.into()).unwrap();
+        assert_eq!(chosen, id, "{dest}");
     }
 }
 

@@ -86,6 +86,16 @@ impl Question {
         }
     }
 
+    /// Returns the query with IP addresses as GIDs, for devices off a fabric: a port on a fabric may have the same IP addresses.
+    pub(crate) fn off_fabric(self) -> Self {
+        let by_gid = |address| match address {
+            Address::Ip4(ip) => Gid::from(ip).into(),
+            Address::Ip6(ip) => Gid::from(ip).into(),
+            other => other,
+        };
+        Self { from: self.from.map(by_gid), to: by_gid(self.to), ..self }
+    }
+
     /// Returns the query for the path to an endpoint by its name, or none if no endpoint can have that name.
     pub(crate) fn of_name(src: Option<IpAddr>, name: &str) -> Option<Self> {
         Some(Self { to: Address::name(name)?, ..Self::of_ip(src, [0; 4].into()) })

@@ -206,3 +206,19 @@ fn acm_failure_falls_back_to_sa_query() {
     assert_eq!(id.route().unwrap().av.dlid, path.dlid.0);
     assert!(questions > 0);
 }
+
+/// A host with a fabric has an InfiniBand port whose IP addresses may be the same, but no port with the same GIDs.
+#[test]
+fn context_off_a_fabric_asks_for_ip_addresses_by_gid() {
+    for kind in [DeviceKind::Roce, DeviceKind::Iwarp] {
+        let [context, _] = alone(kind);
+        let ip = context.address().unwrap();
+        let (_service, asked) = knows(&context, PathRecord::default());
+        let hints = Hints { src: Some(SocketAddr::from((ip, 0)).into()), native: false, ..NATIVE };
+        let resolver = Resolver::new(&context);
+        resolver.resolve(Some("127.77.0.9"), Some("7174"), &hints).unwrap();
+        let dest = Gid::from(std::net::Ipv4Addr::new(127, 77, 0, 9)).into();
+        let query = Query::Resolve { source: Some(Gid::from(ip).into()), dest, cached_only: false };
+        assert_eq!(*asked.lock().unwrap(), [query], "{kind:?}");
+    }
+}
