@@ -6,7 +6,7 @@
 
 mod cm_common;
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_int};
 use std::ptr::{null, null_mut};
 
 use cm_common::*;
@@ -133,6 +133,14 @@ fn requests_are_only_for_synchronous_listeners() {
     }
 }
 
+/// Returns whether a code of getaddrinfo(3) says that an address is of another family, for which C libraries have two codes.
+fn is_of_wrong_family(code: c_int) -> bool {
+    [EAI_ADDRFAMILY, libc::EAI_NONAME].contains(&code)
+}
+
+/// The code of the GNU C library.
+const EAI_ADDRFAMILY: c_int = -9;
+
 #[test]
 fn rdma_getaddrinfo_follows_hints() {
     unsafe {
@@ -163,7 +171,21 @@ fn rdma_getaddrinfo_follows_hints() {
         let bad = rdma_getaddrinfo(c"localhost".as_ptr(), null(), &raw const hints, &raw mut res);
         assert_eq!(bad, libc::EAI_NONAME);
 
+        // The family counts without RAI_FAMILY, too.
+        hints.ai_flags = RAI_NUMERICHOST;
+        let bad = rdma_getaddrinfo(c"127.0.0.1".as_ptr(), null(), &raw const hints, &raw mut res);
+        assert!(is_of_wrong_family(bad), "{bad}");
+        let mut any: rdma_addrinfo = std::mem::zeroed();
+        any.ai_flags = RAI_PASSIVE;
+        for (family, length) in [(libc::AF_INET6, 28), (libc::AF_INET, 16)] {
+            any.ai_family = family;
+            ok(rdma_getaddrinfo(null(), c"7".as_ptr(), &raw const any, &raw mut res));
+            assert_eq!(((*res).ai_family, (*res).ai_src_len), (family, length));
+            rdma_freeaddrinfo(res);
+        }
+
         // A GID as text.
+        hints.ai_flags |= RAI_FAMILY;
         (hints.ai_family, hints.ai_port_space) = (AF_IB, RDMA_PS_TCP.cast_signed());
         ok(rdma_getaddrinfo(c"fe80::1".as_ptr(), c"7".as_ptr(), &raw const hints, &raw mut res));
         assert_eq!(((*res).ai_family, (*res).ai_dst_len), (AF_IB, 48));

@@ -163,7 +163,8 @@ impl Asked {
             return Ok(Found::of(&self.services(process, &resolver, &service)?)?);
         }
         let wanted = self.hints.unwrap_or_default();
-        let wants_native = wanted.native || self.family == AF_IB || self.is_of_infiniband();
+        let is_of_infiniband = wanted.family == Some(Family::Ib) || self.is_of_infiniband();
+        let wants_native = wanted.native || is_of_infiniband;
         let answers = if self.node.is_some() || self.service.is_some() {
             let hints = self.hints.as_ref();
             let mut found =
@@ -242,12 +243,14 @@ impl Asked {
     }
 }
 
+/// Returns the family of the answers. As in librdmacm, it counts without `RAI_FAMILY`, which is needed only for a node that is a GID as
+/// text.
 fn family(asked: &rdma_addrinfo) -> Option<Family> {
     match asked.ai_family {
-        _ if asked.ai_flags & RAI_FAMILY == 0 => None,
         libc::AF_UNSPEC => None,
         libc::AF_INET => Some(Family::Ipv4),
         libc::AF_INET6 => Some(Family::Ipv6),
+        AF_IB if asked.ai_flags & (RAI_FAMILY | RAI_NUMERICHOST) == RAI_NUMERICHOST => None,
         AF_IB => Some(Family::Ib),
         other => Some(Family::Other(other)),
     }

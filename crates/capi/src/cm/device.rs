@@ -34,6 +34,10 @@ unsafe impl Sync for Device {}
 impl Device {
     pub(super) fn open(device: *mut ibv_device) -> Result<Self> {
         let context = verbs::open_device(device)?;
+        Self::of_context(context).inspect_err(|_| verbs::close_device(context))
+    }
+
+    fn of_context(context: *mut ibv_context) -> Result<Self> {
         let limits = verbs::query_device(context)?;
         // SAFETY: the context was just opened.
         let opened = Arc::clone(unsafe { Context::get(context)? }.opened());

@@ -39,8 +39,8 @@ pub(crate) unsafe extern "C" fn umad_open_port(ca_name: *const c_char, portnum: 
     opened
 }
 
-/// `umad_close_port(3)`: unregisters its agents. A thread that is receiving fails. The parent's port stays open when a child closes
-/// the inherited one.
+/// `umad_close_port(3)`: unregisters its agents. A thread that is receiving fails, unless a child has the descriptor, too. The parent's
+/// port stays open when a child closes the inherited one.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn umad_close_port(portid: c_int) -> c_int {
     negative(|| {
