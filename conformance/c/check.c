@@ -53,6 +53,18 @@ void check_child(int child)
 		FAIL(" in the child, which ended with status %d", WEXITSTATUS(status));
 }
 
+void check_kill(int child)
+{
+	int status;
+
+	CHECK(kill(child, SIGKILL) == 0);
+	while (waitpid(child, &status, 0) < 0)
+		CHECK(errno == EINTR);
+	/* A child that ended before has failed, or crashed. */
+	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
+		FAIL(" in the child, which ended before it was killed, with wait status %#x", status);
+}
+
 static bool run(const char *program, const struct test *test)
 {
 	char why[1024] = "";
@@ -84,10 +96,12 @@ static bool run(const char *program, const struct test *test)
 		printf("FAIL | %s/%s | signal %d %s\n", program, test->name, WTERMSIG(status), why);
 	else if (WEXITSTATUS(status) != 0)
 		printf("FAIL | %s/%s | %s\n", program, test->name, n ? why : "exit status");
+	else if (n)
+		printf("FAIL | %s/%s | a child failed: %s\n", program, test->name, why);
 	else
 		printf("pass | %s/%s\n", program, test->name);
 	fflush(stdout);
-	return status == 0;
+	return status == 0 && n == 0;
 }
 
 int check_main(int argc, char **argv, const struct test *tests, size_t count)

@@ -75,4 +75,7 @@ int check_fork(void);
 /* Waits for a child, which must exit with status 0. */
 void check_child(int child);
 
+/* Kills a child that waits, and fails if it ended before. */
+void check_kill(int child);
+
 #endif

@@ -8,9 +8,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* A vendor class, by OpenIB's OUI; and a method of it. */
@@ -216,7 +214,7 @@ static void descriptor_polls(void)
 /* A process with agents, requests and an open port is killed: none of them remains. */
 static void killed_with_agents(void)
 {
-	int child, status, said[2], port = open_port();
+	int child, said[2], port = open_port();
 	char word;
 
 	EQUAL(pipe(said), 0);
@@ -236,8 +234,7 @@ static void killed_with_agents(void)
 	}
 	EQUAL(read(said[0], &word, 1), 1);
 	EPERM_BY(agent(port, UMAD_CLASS_SUBN_ADM, 2, 1, GET_BIT), EINVAL);
-	EQUAL(kill(child, SIGKILL), 0);
-	EQUAL(waitpid(child, &status, 0), child);
+	check_kill(child);
 	/* The fabric detects that soon; otherwise the test times out. */
 	while (agent(port, UMAD_CLASS_SUBN_ADM, 2, 1, GET_BIT) < 0) {
 		int reason = errno;
@@ -297,7 +294,7 @@ static void is_sm_becomes(int port, bool set)
 /* A manager's bit is set as long as it has the file open, and is cleared when it dies. */
 static void manager_holds_a_file_open(void)
 {
-	int port = open_port(), file, child, status, said[2];
+	int port = open_port(), file, child, said[2];
 	char path[64], word;
 
 	EQUAL(directed_agent(port), 0);
@@ -317,15 +314,14 @@ static void manager_holds_a_file_open(void)
 	}
 	EQUAL(read(said[0], &word, 1), 1);
 	is_sm_becomes(port, true);
-	EQUAL(kill(child, SIGKILL), 0);
-	EQUAL(waitpid(child, &status, 0), child);
+	check_kill(child);
 	is_sm_becomes(port, false);
 }
 
 /* A second manager of the port gets EAGAIN, or waits until the first one ends. */
 static void manager_waits_for_another(void)
 {
-	int port = open_port(), file, child, status, said[2];
+	int port = open_port(), file, child, said[2];
 	char path[64], word;
 
 	EQUAL(directed_agent(port), 0);
@@ -351,8 +347,7 @@ static void manager_waits_for_another(void)
 	EQUAL(word, '2');
 	is_sm_becomes(port, true);
 	SETS(open(path, O_RDONLY | O_NONBLOCK), EAGAIN);
-	EQUAL(kill(child, SIGKILL), 0);
-	EQUAL(waitpid(child, &status, 0), child);
+	check_kill(child);
 	is_sm_becomes(port, false);
 	CHECK((file = open(path, O_RDONLY | O_NONBLOCK)) >= 0);
 	EQUAL(close(file), 0);

@@ -2,11 +2,9 @@
 #include "xrc_fixture.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 int domain_file(void)
@@ -364,7 +362,6 @@ void end_receiver(struct receiver *r)
 
 void kill_receiver(struct receiver *r)
 {
-	EQUAL(kill(r->child, SIGKILL), 0);
-	EQUAL(waitpid(r->child, NULL, 0), r->child);
+	check_kill(r->child);
 	close(r->line);
 }

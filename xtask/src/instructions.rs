@@ -24,6 +24,8 @@ const MORE: u64 = 20_000;
 const ENOUGH: u64 = 10_000_000;
 /// The tolerated increase over the recorded figure, in percent.
 const TOLERANCE: f64 = 2.0;
+/// The greatest decrease that is not suspicious, in percent: beyond it, the loop may not do its work, or the figure is out of date.
+const DECREASE: f64 = -20.0;
 /// How often a path that has grown is counted again.
 const AGAIN: usize = 2;
 const NAME: &str = "instructions";
@@ -42,7 +44,8 @@ pub(crate) struct Args {
     record: bool,
 }
 
-/// Counts all paths. Unless figures are recorded, a path fails that takes over 2 % more than recorded.
+/// Counts all paths. Unless figures are recorded, a path fails that takes over 2 % more than recorded, or less than four fifths, and so
+/// does a path without a figure, or a figure without a path.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("instructions of the hot paths");
     if sh::have("valgrind") {
@@ -60,8 +63,13 @@ fn count(args: &Args) -> Result<()> {
     let wanted = |path: &&str| args.only.as_ref().is_none_or(|text| path.contains(text));
     let paths: Vec<&str> = list.lines().filter(wanted).collect();
     ensure!(!paths.is_empty(), "no path contains this text");
+    if !args.record {
+        let known: Vec<&str> = recorded.keys().map(String::as_str).collect();
+        let strangers = unmatched(&list.lines().collect::<Vec<_>>(), &known);
+        ensure!(strangers.is_empty(), "{}; record the figures with --record", strangers.join("; "));
+    }
     println!("{:>12} {:>12} {:>9}  PATH", "INSTRUCTIONS", "RECORDED", "CHANGE");
-    let (mut grown, mut counted) = (Vec::new(), BTreeMap::new());
+    let (mut grown, mut shrunk, mut counted) = (Vec::new(), Vec::new(), BTreeMap::new());
     for path in paths {
         let old = recorded.get(path).copied();
         let change_of = |each: u64| {
@@ -79,8 +87,10 @@ fn count(args: &Args) -> Result<()> {
         counted.insert(path, each);
         let shown = change.map_or(String::new(), |c| format!("{c:+.1} %"));
         println!("{each:>12} {:>12} {shown:>9}  {path}", old.map_or("-".into(), |o| o.to_string()));
-        if change.is_some_and(|c| c > TOLERANCE) {
-            grown.push(path);
+        match change {
+            Some(change) if change > TOLERANCE => grown.push(path),
+            Some(change) if change < DECREASE => shrunk.push(path),
+            _ => {}
         }
     }
     for (path, each) in &counted {
@@ -94,7 +104,21 @@ fn count(args: &Args) -> Result<()> {
         return fs::write(&file, text).with_context(|| file.display().to_string());
     }
     ensure!(grown.is_empty(), "more than {TOLERANCE} % more instructions: {}", grown.join("; "));
+    let shrunk = shrunk.join("; ");
+    ensure!(
+        shrunk.is_empty(),
+        "a fifth fewer instructions: {shrunk}; if that is right, record them with --record"
+    );
     Ok(())
+}
+
+/// Returns what is wrong with paths that have no figure, and with figures that have no path.
+fn unmatched(paths: &[&str], recorded: &[&str]) -> Vec<String> {
+    let without = |of: &[&str], other: &[&str], what: &str| {
+        let left = of.iter().filter(|name| !other.contains(name));
+        left.map(|name| format!("{name:?} has no {what}")).collect::<Vec<_>>()
+    };
+    [without(paths, recorded, "figure"), without(recorded, paths, "path")].concat()
 }
 
 /// Returns the recorded figures; none if there is no file.
@@ -139,7 +163,14 @@ fn collected(said: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::collected;
+    use super::{collected, unmatched};
+
+    #[test]
+    fn paths_without_figures_and_figures_without_paths_are_found() {
+        assert_eq!(unmatched(&["a", "b"], &["b", "a"]), [""; 0]);
+        let found = unmatched(&["a", "b"], &["b", "c"]);
+        assert_eq!(found, ["\"a\" has no figure", "\"c\" has no path"]);
+    }
 
     #[test]
     fn the_summary_of_callgrind_is_found() {

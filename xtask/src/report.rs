@@ -56,6 +56,12 @@ impl Report {
         self.failed
     }
 
+    /// Returns whether a required check was skipped.
+    #[cfg(test)]
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.incomplete
+    }
+
     /// Adds checks that a program counted itself.
     pub(crate) fn add(&mut self, passed: u64, failed: u64, skipped: u64) {
         self.passed += passed;

@@ -332,8 +332,9 @@ impl Stage {
 
     /// Creates two namespaces with a wire between them.
     fn ends(&self, whose: Whose) -> Result<[namespace::Held; 2], Trouble> {
-        namespace::wire(&self.logs, whose)
-            .map_err(|e| Trouble::NotHere(format!("cannot create network namespaces: {e:#}")))
+        let left = namespace::alone(&self.logs, whose)
+            .map_err(|e| Trouble::NotHere(format!("cannot create network namespaces: {e:#}")))?;
+        Ok(namespace::wire(&self.logs, whose, left)?)
     }
 
     /// Starts the default hosts at both ends, and adds them to `sides`.
@@ -586,7 +587,7 @@ mod tests {
             (Way::Namespaces, Whose::Ours),
             (Way::UserNamespaces, Whose::PlainUsers),
         ] {
-            if let Err(e) = namespace::wire(&logs, whose) {
+            if let Err(e) = namespace::alone(&logs, whose) {
                 println!("SKIPPED: {way}: no network namespaces: {e:#}");
                 continue;
             }

@@ -8,7 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use super::evidence::{Capture, Watch};
 use super::{Family, Link};
@@ -98,8 +99,11 @@ impl Guest {
         self.check.set(n);
         self.processes.set(0);
         self.said.borrow_mut().clear();
-        if self.link.replace(Some(link)) != Some(link) {
+        if self.link.get() != Some(link) {
+            // A wire that is set up in part is none.
+            self.link.set(None);
             self.set_up(link)?;
+            self.link.set(Some(link));
         }
         if link.loss > 0 {
             *self.capture.borrow_mut() = Some(Capture::start(self)?);
@@ -155,7 +159,7 @@ impl Guest {
     fn set_up(&self, link: Link) -> Result<()> {
         self.devinfo.take();
         // The service reads the MTU of its interfaces when it starts.
-        let _ = self.start(Place::Rdmux, "rdmux", &["host", "down"])?.finish(WAIT);
+        self.must(Place::Rdmux, "rdmux", &["host", "down"])?;
         for place in [Place::Kernel, Place::Rdmux] {
             let dev = place.interface();
             let mtu = link.interface_mtu().to_string();
@@ -171,6 +175,19 @@ impl Guest {
             let args = ["-K", dev, "tx", on, "sg", on, "gso", on, "tx-udp-segmentation", "off"];
             self.must(place, "ethtool", &args)?;
         }
+        self.check_mtu(link)
+    }
+
+    /// Checks that rdmux's RoCE port has the MTU of the wire: peers agree on the smaller one, so another would not be noticed.
+    fn check_mtu(&self, link: Link) -> Result<()> {
+        let devices = self.must(Place::Rdmux, "rdmux", &["devices", "--json"])?;
+        let devices: Value = serde_json::from_str(&devices).context("rdmux devices --json")?;
+        let address = Place::Rdmux.address(Family::V4);
+        let ports = devices.as_array().into_iter().flatten().filter_map(|d| d["ports"].as_array());
+        let gids = ports.flatten().filter_map(|port| port["gids"].as_array()).flatten();
+        let mut roce = gids.filter(|gid| gid["kind"] == "RoCE v2" && gid["address"] == address);
+        let mtu = roce.next().context("rdmux has no RoCE GID on the wire")?["mtu"].as_u64();
+        ensure!(mtu == Some(link.mtu.into()), "rdmux's MTU is {mtu:?}, not {}", link.mtu);
         Ok(())
     }
 

@@ -2,7 +2,6 @@
 //! CRCs on and off, and the connection manager's events with private data, refusals and killed processes.
 
 use std::fs;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -204,9 +203,11 @@ impl Siw {
         }
         let config = format!("[iwarp]\ncrc = {}\n", self.crc);
         if fs::read_to_string(CONFIG).ok().as_ref() != Some(&config) {
+            // The service reads its configuration when it starts. The file is written when the old service has ended, so that a row
+            // after a failure does not take it for done.
+            let _ = fs::remove_file(CONFIG);
+            guest.must(Place::Rdmux, "rdmux", &["host", "down"])?;
             fs::write(CONFIG, config)?;
-            // The service reads its configuration when it starts.
-            let _ = guest.start(Place::Rdmux, "rdmux", &["host", "down"])?.finish(WAIT);
         }
         Ok(())
     }
@@ -296,9 +297,6 @@ impl Siw {
 
 /// The program that prints the connection manager's events.
 const WORDS: &str = "cm_words";
-/// How long rdmux's service may take to end.
-const WAIT: Duration = Duration::from_secs(60);
-
 fn says(process: &Process, words: &str) -> Result<()> {
     ensure!(process.said().contains(words), "{words:?} is not in {:?}", process.said());
     Ok(())

@@ -77,12 +77,11 @@ pub(super) fn alone(logs: &Path, whose: Whose) -> Result<Held> {
     hold(&how.collect::<Vec<_>>(), whose, user, &logs.join(format!("namespace-{whose:?}.log")))
 }
 
-/// Creates two namespaces with a wire between them; see [`V4`] and [`V6`].
+/// Creates a namespace with a wire to the one from [`alone`]; see [`V4`] and [`V6`].
 ///
 /// # Errors
-/// When the operating system forbids it.
-pub(super) fn wire(logs: &Path, whose: Whose) -> Result<[Held; 2]> {
-    let mut left = alone(logs, whose)?;
+/// When that fails, although the operating system allowed the first one.
+pub(super) fn wire(logs: &Path, whose: Whose, mut left: Held) -> Result<[Held; 2]> {
     let mut enter = left.enter();
     if !left.user {
         enter.clear();
