@@ -102,7 +102,11 @@ impl Target {
                 return Ok(false);
             }
         };
-        if let Err(e) = replace(&self.path, &text) {
+        let written = match is_stream(&self.path) {
+            true => append(&self.path, &text),
+            false => replace(&self.path, &text),
+        };
+        if let Err(e) = written {
             let (what, why) = (self.what, errno::text(&e));
             screen.failed(&format!("Failed to open {what} file: {why}"))?;
             return Ok(false);
@@ -115,6 +119,18 @@ impl Target {
         screen.generated(&self.path);
         Ok(true)
     }
+}
+
+/// Returns whether a file cannot be replaced, but only written to: a device, a pipe, or an open file of a process behind a link, as
+/// `/dev/stdout` is one.
+fn is_stream(path: &Path) -> bool {
+    let is_special = fs::metadata(path).is_ok_and(|of| !of.is_file() && !of.is_dir());
+    is_special || fs::read_link(path).is_ok_and(|target| target.starts_with("/proc"))
+}
+
+/// Writes to the end of a file that exists.
+fn append(path: &Path, text: &str) -> io::Result<()> {
+    fs::OpenOptions::new().append(true).open(path)?.write_all(text.as_bytes())
 }
 
 /// Replaces a file atomically: a service that reads it meanwhile sees the old file or the new one. A symbolic link of that
@@ -139,6 +155,10 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
     use rdmux_testing::temp_dir;
+    use rustix::fs::OFlags;
+    use std::io::Read as _;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 
     fn write(target: &Target, text: anyhow::Result<String>) -> (bool, String) {
         let mut out = Vec::new();
@@ -179,6 +199,53 @@ mod tests {
         assert!(write(&target, Ok("x\n".into())).0);
         assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
         assert_eq!(fs::read_to_string(dir.path().join("a.cfg")).unwrap(), "x\n");
+    }
+
+    #[test]
+    fn fifo_gets_the_text_and_stays_also_behind_a_link() {
+        let dir = temp_dir();
+        let fifo = dir.path().join("fifo");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        std::os::unix::fs::symlink(&fifo, dir.path().join("link")).unwrap();
+        // Linux opens a FIFO for both directions without waiting for a peer, and the text fits into its buffer.
+        let mut reader = fs::OpenOptions::new();
+        reader.read(true).write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+        let mut reader = reader.open(&fifo).unwrap();
+        for (name, text) in [("fifo", "one\n"), ("link", "two\n")] {
+            let target = Target::new(dir.path(), Some(&name.into()), "ibacm_addr.cfg", ADDRESSES);
+            assert!(write(&target, Ok(text.into())).0, "{name}");
+            assert!(fs::symlink_metadata(&fifo).unwrap().file_type().is_fifo(), "{name}");
+            let mut buffer = [0; 16];
+            let n = reader.read(&mut buffer).unwrap();
+            assert_eq!(&buffer[..n], text.as_bytes(), "{name}");
+        }
+        assert!(dir.path().join("link").is_symlink());
+    }
+
+    #[test]
+    fn device_gets_the_text_and_the_link_to_it_stays() {
+        let dir = temp_dir();
+        let link = dir.path().join("null");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let target = Target::new(dir.path(), Some(&"null".into()), "ibacm_opts.cfg", "option");
+        assert!(write(&target, Ok("x\n".into())).0);
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new("/dev/null"));
+    }
+
+    #[test]
+    fn link_to_an_open_file_of_a_process_stays_and_the_file_gets_the_text() {
+        let dir = temp_dir();
+        let mut opened = tempfile::tempfile_in(dir.path()).unwrap();
+        opened.write_all(b"before\n").unwrap();
+        // As /dev/stdout is one, after `>> FILE`.
+        let of = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        let link = dir.path().join("stdout");
+        std::os::unix::fs::symlink(&of, &link).unwrap();
+        let target = Target::new(dir.path(), Some(&"stdout".into()), "ibacm_opts.cfg", "option");
+        assert!(write(&target, Ok("x\n".into())).0);
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new(&of));
+        assert_eq!(fs::read_to_string(&link).unwrap(), "before\nx\n");
     }
 
     #[test]
