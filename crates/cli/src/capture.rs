@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use rdmux_command::output::Output;
 use rdmux_fabric::client::Capture as FabricCapture;
 use rdmux_fabric::proto::{NodeRef, PortRef};
 use rdmux_host::client::admin::{self, Capture};
@@ -60,7 +61,7 @@ pub(crate) fn run(global: &Global, args: &CaptureArgs) -> Result<ExitCode> {
     eprintln!("capturing host {host}; Ctrl-C stops");
     let frames = match output {
         Some(output) => {
-            let mut writer = Writer::new(output, &before.host)?;
+            let mut writer = Writer::new(Output(output), &before.host)?;
             let frames = copy(&mut capture, args, interrupted, |_, header, frame| {
                 let way = if header.sent { Direction::Out } else { Direction::In };
                 let time = Duration::from_nanos(header.time);
@@ -98,7 +99,7 @@ fn open(path: &Path) -> Result<Box<dyn Write>> {
 
 /// Prints a line for each frame.
 fn show(capture: &mut Sources, args: &CaptureArgs, interrupted: &AtomicBool) -> Result<u64> {
-    let mut out = io::stdout().lock();
+    let mut out = Output(io::stdout().lock());
     let mut start = None;
     copy(capture, args, interrupted, |number, header, frame| {
         let time = Duration::from_nanos(header.time);

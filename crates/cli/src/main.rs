@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
 use rdmux_bench as bench;
-use rdmux_command::output::text;
+use rdmux_command::output::{is_closed, text};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -149,7 +149,7 @@ fn main() -> ExitCode {
     }
     match run(cli) {
         Ok(code) => code,
-        Err(e) if is_closed_pipe(&e) => ExitCode::SUCCESS,
+        Err(e) if is_closed(&e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("rdmux: {}", text(&e));
             ExitCode::FAILURE
@@ -214,13 +214,6 @@ fn log(verbose: u8) {
         // A logging error would be reported on standard error, where a failure panics. A full disk must not end a service.
         .log_internal_errors(false)
         .init();
-}
-
-/// Returns whether the reader of the output has closed the pipe, as `head` does: this is no error.
-fn is_closed_pipe(e: &anyhow::Error) -> bool {
-    e.chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
 #[cfg(test)]

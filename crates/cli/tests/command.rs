@@ -154,12 +154,14 @@ fn service_that_does_not_start_says_why_once() {
 
 #[test]
 fn closed_stdout_is_not_a_failure() {
+    const CAPTURE: [&str; 5] = ["--host", "one", "capture", "-w", "-"];
     let net = Net::new().hosts(&["one"]);
-    for format in [&["--json"][..], &[]] {
-        let mut command = net.command(&["host", "status"]);
+    let status = ["host", "status"];
+    for args in [&[&status[..], &["--json"]].concat()[..], &status, &CAPTURE] {
+        let mut command = net.command(args);
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let output = command.args(format).stdout(writer).output().unwrap();
+        let output = command.stdout(writer).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }

@@ -10,6 +10,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::output::Output;
+
 /// A child process of this program. It is killed when this is dropped.
 pub struct Child {
     process: Process,
@@ -152,9 +154,26 @@ impl<A: Serialize> Reply<A> {
         self.line(&Answer::Ok(answer))
     }
     fn line(&mut self, answer: &Answer<A>) -> Result<()> {
-        let mut out = io::stdout().lock();
-        serde_json::to_writer(&mut out, answer)?;
-        out.write_all(b"\n")?;
+        let mut line = serde_json::to_vec(answer)?;
+        line.push(b'\n');
+        let mut out = Output(io::stdout().lock());
+        out.write_all(&line)?;
         Ok(out.flush()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::{is_closed, text};
+
+    #[test]
+    fn dead_child_is_a_failure_and_not_a_closed_output() {
+        // The test's own program as a child, which lists its tests and ends.
+        let mut child = Child::spawn("lister", &["--list"]).unwrap();
+        child.process.wait().unwrap();
+        let e = child.tell(&1).unwrap_err();
+        assert!(text(&e).starts_with("the process lister is gone"), "{e:#}");
+        assert!(!is_closed(&e), "{e:#}");
     }
 }

@@ -54,6 +54,37 @@ pub fn raw_line(line: &[u8]) {
     }
 }
 
+/// The output of a command: a writer after whose errors [`is_closed`] tells whether the reader has closed it.
+pub struct Output<W>(pub W);
+
+impl<W: Write> Write for Output<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(marked)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(marked)
+    }
+}
+
+/// The reader of the output has closed it.
+#[derive(Debug, thiserror::Error)]
+#[error("the reader of the output has closed it")]
+struct Closed;
+
+/// Marks an error of an [`Output`], which other pipes and sockets of the program may have, too.
+fn marked(e: io::Error) -> io::Error {
+    match e.kind() {
+        io::ErrorKind::BrokenPipe => io::Error::new(e.kind(), Closed),
+        _ => e,
+    }
+}
+
+/// Returns whether the reader of an [`Output`] has closed it, as `head` does: this is no error.
+pub fn is_closed(e: &anyhow::Error) -> bool {
+    let io = e.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    io.filter_map(io::Error::get_ref).any(|marker| marker.is::<Closed>())
+}
+
 /// Ends the program after an output error. A closed pipe is not a failure.
 fn stop(e: &io::Error) -> ! {
     if e.kind() == io::ErrorKind::BrokenPipe {
@@ -122,6 +153,17 @@ pub fn text(e: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn only_a_closed_output_is_recognised_and_not_another_broken_pipe() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let e = Output(&writer).write_all(b"x").context("cannot print").unwrap_err();
+        assert!(is_closed(&e), "{e:#}");
+        let e = (&writer).write_all(b"x").context("cannot ask").unwrap_err();
+        assert!(!is_closed(&e), "{e:#}");
+    }
 
     #[test]
     fn error_text_omits_repeated_causes() {
