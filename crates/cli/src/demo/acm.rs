@@ -2,7 +2,6 @@
 //! both hosts have counted.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,10 +11,11 @@ use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 use rdmux_wire::acm::Address;
 use rdmux_wire::sa::PathRecord;
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempPath;
 
-use super::Packets;
 use super::infiniband::{Ground, HOSTS};
 use super::stage::Done;
+use super::{Packets, temporary};
 
 /// The timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,7 +59,8 @@ pub(super) struct Services<'a> {
 /// The service of a host. It ends when this is dropped.
 struct Service {
     child: Child,
-    files: [PathBuf; 2],
+    /// The files, which are removed when it has ended.
+    _files: [TempPath; 2],
     client: Client,
 }
 
@@ -119,13 +120,7 @@ impl<'a> Services<'a> {
 
 impl Service {
     fn start(host: &str) -> Result<Self> {
-        let file = |what: &str| {
-            let name = format!("rdmux-{host}-{}-{what}.cfg", std::process::id());
-            std::env::temp_dir().join(name)
-        };
-        let files = [file("addr"), file("opts")];
-        std::fs::write(&files[0], format!("{host} rdmux_ib0 1 default\n"))?;
-        std::fs::write(&files[1], OPTIONS)?;
+        let files = [temporary(&format!("{host} rdmux_ib0 1 default\n"))?, temporary(OPTIONS)?];
         // `ib_acm` may not be installed beside this program.
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["part", "acm", "--", "--on-demand", "--host", host]);
@@ -135,7 +130,7 @@ impl Service {
         let places = ConnectOptions::of_environment()?.dir.host(&HostName::new(host)?)?.acm();
         let client = Client::new([Target::Tools(places)]);
         let child = command.spawn().context("cannot start an ACM service")?;
-        let mut this = Self { child, files, client };
+        let mut this = Self { child, _files: files, client };
         let mut said = String::new();
         let stdout =
             this.child.stdout.take().context("the ACM service's standard output is not a pipe")?;
@@ -166,7 +161,6 @@ impl Drop for Service {
             let _ = kill_process(pid, Signal::TERM);
         }
         let _ = self.child.wait();
-        self.files.iter().for_each(|file| drop(std::fs::remove_file(file)));
     }
 }
 

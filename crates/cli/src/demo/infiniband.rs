@@ -29,6 +29,7 @@ use super::migration::there_and_back;
 use super::protocol::Data;
 use super::side::{self, TIMEOUT, pattern};
 use super::stage::Done;
+use super::temporary;
 use rdmux_command::hosts::Hosts;
 
 /// The fabric's name.
@@ -201,11 +202,7 @@ impl Ground {
 
 /// Starts the hosts on this fabric.
 fn hosts() -> Result<Hosts> {
-    let config = std::env::temp_dir().join(format!("rdmux-demo-ib-{}.toml", std::process::id()));
-    std::fs::write(&config, format!("[fabric]\nname = \"{NAME}\"\n"))?;
-    let hosts = Hosts::up_configured(&HOSTS, &config);
-    let _ = std::fs::remove_file(&config);
-    hosts
+    Hosts::up_configured(&HOSTS, &temporary(&format!("[fabric]\nname = \"{NAME}\"\n"))?)
 }
 
 /// Compares received data.

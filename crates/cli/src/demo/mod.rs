@@ -12,18 +12,19 @@ mod side;
 mod stage;
 mod xrc;
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rdmux::{Context, DeviceChoice};
 use rdmux_fabric::proto::Status;
 use serde::Serialize;
+use tempfile::{NamedTempFile, TempPath};
 
 use self::rows::Row;
 use self::stage::{Done, HOSTS, Link, Stage};
@@ -268,11 +269,15 @@ fn resolve_names(
 const CRC_HOSTS: [&str; 2] = ["demo-crc-a", "demo-crc-b"];
 
 fn with_crc() -> Result<Hosts> {
-    let config = std::env::temp_dir().join(format!("rdmux-demo-{}.toml", std::process::id()));
-    std::fs::write(&config, iwarp::CRC_CONFIG)?;
-    let hosts = Hosts::up_configured(&CRC_HOSTS, &config);
-    let _ = std::fs::remove_file(&config);
-    hosts
+    Hosts::up_configured(&CRC_HOSTS, &temporary(iwarp::CRC_CONFIG)?)
+}
+
+/// Writes a file, which no other user can have put there before. It is removed when the value is dropped.
+fn temporary(text: &str) -> Result<TempPath> {
+    let mut file = NamedTempFile::new()?;
+    let written = file.write_all(text.as_bytes());
+    written.with_context(|| format!("cannot write {}", file.path().display()))?;
+    Ok(file.into_temp_path())
 }
 
 /// Runs one row; its failure is an outcome.

@@ -4,9 +4,7 @@ mod acm;
 mod gauge;
 mod part;
 
-use std::fs::{self, File};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use rdmux::Gid;
+use tempfile::{NamedTempFile, TempPath};
 
 use self::gauge::Reading;
 use self::part::{Answer, Ask, BATCH};
@@ -98,7 +97,8 @@ struct Scene {
     addresses: [IpAddr; 2],
     /// The process ids of the hosts' services.
     services: [u32; 2],
-    file: DomainFile,
+    /// The file of the domain.
+    file: TempPath,
     done: u64,
     // Last: hosts end after everything that uses them.
     hosts: Hosts,
@@ -109,9 +109,9 @@ impl Scene {
         let hosts = Hosts::up(&HOSTS)?;
         let addresses = [hosts.address(0)?, hosts.address(1)?];
         let services = [hosts.status(0)?.pid, hosts.status(1)?.pid];
-        let (mut server, file) = (process(0)?, DomainFile::create()?);
+        let (mut server, file) = (process(0)?, NamedTempFile::new()?.into_temp_path());
         let clients = [process(0)?, process(1)?];
-        let srqn = number(&mut server, &Ask::Serve(file.0.clone()))?;
+        let srqn = number(&mut server, &Ask::Serve(file.to_path_buf()))?;
         Ok(Self { server, srqn, clients, addresses, services, file, done: 0, hosts })
     }
 
@@ -157,7 +157,7 @@ impl Scene {
             bail!("the server did not report one target for one connection");
         };
         let mut receiver = process(0)?;
-        simply(&mut receiver, &Ask::Register(self.file.0.clone(), target))?;
+        simply(&mut receiver, &Ask::Register(self.file.to_path_buf(), target))?;
         match n % 4 {
             0 | 1 => client.end()?,
             _ => client.kill()?,
@@ -244,21 +244,4 @@ fn numbers(child: &mut Child, ask: &Ask) -> Result<Vec<u32>> {
 
 fn number(child: &mut Child, ask: &Ask) -> Result<u32> {
     numbers(child, ask)?.first().copied().context("the process reported no number")
-}
-
-/// The file of the domain. Removed when dropped.
-struct DomainFile(PathBuf);
-
-impl DomainFile {
-    fn create() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("rdmux-soak-{}", std::process::id()));
-        File::create(&path).with_context(|| path.display().to_string())?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for DomainFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }

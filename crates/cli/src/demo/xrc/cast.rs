@@ -1,14 +1,13 @@
 //! The processes of the rows on XRC: three receivers and a sender, and the file of their domain.
 
-use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rdmux::{Access, Context, Cq, EMPTY, Endpoint, Gid, Mr, Qp, QpType, Qpn, SendWr, WcStatus};
 use rdmux_host::proto::{DomainStatus, Status, TargetStatus};
+use tempfile::{NamedTempFile, TempPath};
 
 use super::MESSAGE;
 use super::receiver::{Answer, Ask, DEPTH};
@@ -47,7 +46,7 @@ pub(super) struct Sender {
 
 /// A file that no other process uses. Removed when dropped.
 pub(super) struct DomainFile {
-    pub(super) path: PathBuf,
+    pub(super) path: TempPath,
     /// Device and inode.
     key: (u64, u64),
 }
@@ -201,16 +200,28 @@ impl Receiver {
 
 impl DomainFile {
     fn create() -> Result<Self> {
-        let name = format!("rdmux-demo-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let file = File::create(&path).with_context(|| path.display().to_string())?;
-        let metadata = file.metadata()?;
-        Ok(Self { path, key: (metadata.dev(), metadata.ino()) })
+        let file = NamedTempFile::new()?;
+        let metadata = file.as_file().metadata()?;
+        Ok(Self { path: file.into_temp_path(), key: (metadata.dev(), metadata.ino()) })
     }
 }
 
-impl Drop for DomainFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn domain_file_does_not_write_through_links_of_other_users() {
+        let dir = rdmux_testing::temp_dir();
+        let victim = dir.path().join("victim");
+        fs::write(&victim, "text").unwrap();
+        let guess = std::env::temp_dir().join(format!("rdmux-demo-{}", std::process::id()));
+        std::os::unix::fs::symlink(&victim, &guess).unwrap();
+        let file = DomainFile::create();
+        fs::remove_file(&guess).unwrap();
+        assert_ne!(*file.unwrap().path, *guess);
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "text");
     }
 }

@@ -57,7 +57,7 @@ fn took(start: Instant) -> Result<Done> {
 fn open(s: &mut Stage) -> Result<Done> {
     let mut cast = Cast::start(s)?;
     let start = Instant::now();
-    let ask = Ask::Open(cast.file.path.clone());
+    let ask = Ask::Open(cast.file.path.to_path_buf());
     cast.receivers.iter_mut().try_for_each(|r| r.ask(&ask))?;
     let done = took(start);
     let status = s.status()?;
