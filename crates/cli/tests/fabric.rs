@@ -320,3 +320,26 @@ fn fabric_that_does_not_start_stays_as_it_was() {
     let said = net.ok(&["fabric", "up", "--fabric", "f"]);
     assert!(said.contains("2 adapters"), "{said}");
 }
+
+#[test]
+fn empty_fabric_variable_is_the_same_as_none() {
+    let net = Net::new();
+    net.ok(&["fabric", "up", "--no-sm", "--shape", "two"]);
+    let run = |name: &str, args: &[&str]| {
+        let output = net.command(args).env("RDMUX_FABRIC", name).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout) + &text(output.stderr))
+    };
+    for command in ["status", "show"] {
+        let (status, said) = run("", &["fabric", command]);
+        assert!(status == Some(0) && said.contains("default"), "{command}: {said}");
+        let (status, said) = run("other", &["fabric", command]);
+        assert!(status == Some(1) && said.contains("fabric \"other\" is not up"), "{said}");
+        // The command line takes precedence, so that an invalid variable does not matter.
+        let (status, said) = run("No", &["fabric", command, "--fabric", "default"]);
+        assert_eq!(status, Some(0), "{said}");
+        let (status, said) = run("No", &["fabric", command]);
+        assert!(status == Some(1) && said.contains("RDMUX_FABRIC: \"No\" is not"), "{said}");
+    }
+    net.ok(&["fabric", "down"]);
+}

@@ -72,14 +72,23 @@ pub(crate) enum FabricCommand {
 
 #[derive(Args)]
 pub(crate) struct Which {
-    /// The fabric's name; otherwise the one that the configuration file names, or "default"
-    #[arg(long, value_name = "NAME", env = "RDMUX_FABRIC")]
+    /// The fabric's name; otherwise the one that RDMUX_FABRIC or the configuration file names, or "default"
+    #[arg(long, value_name = "NAME")]
     fabric: Option<FabricName>,
 }
 
 impl Which {
-    fn name(&self, options: &ConnectOptions) -> FabricName {
-        self.fabric.clone().unwrap_or_else(|| options.config.name.clone())
+    fn name(&self, options: &ConnectOptions) -> Result<FabricName> {
+        let named = of_argument(self.fabric.as_ref())?;
+        Ok(named.unwrap_or_else(|| options.config.name.clone()))
+    }
+}
+
+/// Returns the fabric that the command line or the environment names.
+fn of_argument(argument: Option<&FabricName>) -> Result<Option<FabricName>> {
+    match argument {
+        Some(name) => Ok(Some(name.clone())),
+        None => FabricName::of_environment().context(FabricName::VARIABLE),
     }
 }
 
@@ -131,8 +140,8 @@ pub(crate) struct Up {
 
 #[derive(Args)]
 pub(crate) struct StatusArgs {
-    /// The fabric's name; all fabrics that are up if absent
-    #[arg(long, value_name = "NAME", env = "RDMUX_FABRIC")]
+    /// The fabric's name; otherwise the one that RDMUX_FABRIC names, or all fabrics that are up
+    #[arg(long, value_name = "NAME")]
     fabric: Option<FabricName>,
     /// Print JSON
     #[arg(long)]
@@ -309,33 +318,33 @@ pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
                 );
             }
             let options = options()?;
-            say!("{}", admin::plug(&options, &which.name(&options), end, switch)?);
+            say!("{}", admin::plug(&options, &which.name(&options)?, end, switch)?);
         }
         FabricCommand::Unplug(Unplug { which, end }) => {
             let options = options()?;
-            say!("{}", admin::unplug(&options, &which.name(&options), end)?);
+            say!("{}", admin::unplug(&options, &which.name(&options)?, end)?);
         }
         FabricCommand::Link(Link { which, way, a, b }) => {
             let options = options()?;
-            say!("{}", admin::link(&options, &which.name(&options), *way == Way::Up, a, b)?);
+            say!("{}", admin::link(&options, &which.name(&options)?, *way == Way::Up, a, b)?);
         }
         FabricCommand::Reset(Reset { which, switch }) => {
             let options = options()?;
-            say!("{}", admin::reset(&options, &which.name(&options), switch)?);
+            say!("{}", admin::reset(&options, &which.name(&options)?, switch)?);
         }
         FabricCommand::Fault(Fault { which, at, kind, times }) => {
             let options = options()?;
             let (fault, default) = kind.fault();
             let times = times.map_or(default, std::num::NonZeroU32::get);
-            say!("{}", admin::fault(&options, &which.name(&options), at, fault, times)?);
+            say!("{}", admin::fault(&options, &which.name(&options)?, at, fault, times)?);
         }
         FabricCommand::SystemGuid(SystemGuid { which, node, guid }) => {
             let options = options()?;
-            say!("{}", admin::set_system_guid(&options, &which.name(&options), node, *guid)?);
+            say!("{}", admin::set_system_guid(&options, &which.name(&options)?, node, *guid)?);
         }
         FabricCommand::Partitions(PartitionsArgs { which, file }) => {
             let (options, file) = (options()?, PartitionsFile::read(file)?);
-            say!("{}", admin::set_partitions(&options, &which.name(&options), file)?);
+            say!("{}", admin::set_partitions(&options, &which.name(&options)?, file)?);
         }
         FabricCommand::Serve(Serve { name, on_demand }) => {
             let options = options()?;
@@ -406,7 +415,7 @@ impl Up {
 
 fn up(args: &Up) -> Result<()> {
     let options = options()?;
-    let fabric = &args.which.name(&options);
+    let fabric = &args.which.name(&options)?;
     let dir = options.dir(fabric)?;
     let plan = args.plan(&dir)?;
     let before = Setup::load(&dir).unwrap_or_default();
@@ -458,7 +467,7 @@ fn down(args: &Down) -> Result<()> {
     let options = options()?;
     let fabrics = match args.all {
         true => admin::running(&options)?,
-        false => vec![args.which.name(&options)],
+        false => vec![args.which.name(&options)?],
     };
     if fabrics.is_empty() {
         say!("no fabric is up");
@@ -472,7 +481,7 @@ fn down(args: &Down) -> Result<()> {
 
 fn status(args: &StatusArgs) -> Result<ExitCode> {
     let options = options()?;
-    if let Some(fabric) = &args.fabric {
+    if let Some(fabric) = &of_argument(args.fabric.as_ref())? {
         let status = admin::status(&options, fabric)?;
         if args.json {
             output::json(&status::as_json(&status))?;
@@ -505,7 +514,7 @@ fn status(args: &StatusArgs) -> Result<ExitCode> {
 
 fn show(args: &Show) -> Result<()> {
     let options = options()?;
-    let fabric = &args.which.name(&options);
+    let fabric = &args.which.name(&options)?;
     if args.topology {
         say!("{}", admin::topology(&options, fabric)?.trim_end_matches('\n'));
         return Ok(());

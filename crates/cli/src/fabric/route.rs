@@ -30,7 +30,7 @@ pub(crate) struct Route {
 
 /// Prints a route, or a summary of all routes. Fails if packets do not arrive.
 pub(super) fn run(args: &Route, options: &ConnectOptions) -> Result<ExitCode> {
-    let fabric = &args.which.name(options);
+    let fabric = &args.which.name(options)?;
     let tables = admin::tables(options, fabric)?;
     let snapshot = admin::show(options, fabric)?;
     let routes = Routes::new(&snapshot, &tables);
