@@ -67,7 +67,6 @@ pub(crate) fn files(options: &Options, screen: &mut Screen<'_>) -> io::Result<i3
 
 /// A file to write.
 struct Target {
-    directory: PathBuf,
     path: PathBuf,
     /// The file's name in messages.
     what: &'static str,
@@ -76,7 +75,7 @@ struct Target {
 impl Target {
     fn new(directory: &Path, file: Option<&PathBuf>, usual: &str, what: &'static str) -> Self {
         let name = file.map_or(Path::new(usual), PathBuf::as_path);
-        Self { directory: directory.to_owned(), path: directory.join(name), what }
+        Self { path: directory.join(name), what }
     }
 
     /// Writes the file, and prints the outcome. Returns whether it was written.
@@ -89,10 +88,10 @@ impl Target {
         if is_verbose {
             screen.line(format_args!("Generating {}", self.path.display()))?;
         }
-        if let Err(e) = fs::create_dir_all(&self.directory) {
-            let directory = self.directory.display();
-            let why = errno::text(&e);
-            screen.failed(&format!("Failed to open directory {directory}: {why}"))?;
+        let folder = folder_of(&self.path);
+        if let Err(e) = fs::create_dir_all(folder) {
+            let (folder, why) = (folder.display(), errno::text(&e));
+            screen.failed(&format!("Failed to open directory {folder}: {why}"))?;
             return Ok(false);
         }
         let text = match text() {
@@ -121,6 +120,11 @@ impl Target {
     }
 }
 
+/// Returns the folder that a file is in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Returns whether a file cannot be replaced, but only written to: a device, a pipe, or an open file of a process behind a link, as
 /// `/dev/stdout` is one.
 fn is_stream(path: &Path) -> bool {
@@ -136,7 +140,6 @@ fn append(path: &Path, text: &str) -> io::Result<()> {
 /// Replaces a file atomically: a service that reads it meanwhile sees the old file or the new one. A symbolic link of that
 /// name is replaced, not followed.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // Errors of the replacement name the temporary file, and contain their number only in the text.
     let plain = |e: io::Error| {
         let text = e.to_string();
@@ -144,7 +147,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         let number = number.and_then(|number| number.parse().ok());
         number.map_or(e, io::Error::from_raw_os_error)
     };
-    let mut file = tempfile::NamedTempFile::new_in(directory).map_err(plain)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder_of(path)).map_err(plain)?;
     file.write_all(text.as_bytes())?;
     file.as_file().set_permissions(fs::Permissions::from_mode(MODE))?;
     file.persist(path).map_err(|e| e.error)?;
@@ -180,6 +183,20 @@ mod tests {
         assert_eq!(mode(&path), 0o644);
         assert_eq!(mode(&folder) & 0o500, 0o500);
         assert_eq!(fs::read_to_string(&path).unwrap(), "# what\na b 1 default\n");
+    }
+
+    #[test]
+    fn absolute_file_needs_only_its_own_folder_which_is_created() {
+        let dir = temp_dir();
+        fs::write(dir.path().join("file"), "").unwrap();
+        let path = dir.path().join("own/acm/x.cfg");
+        for unused in ["file/rdma", "rdma"] {
+            let target = Target::new(&dir.path().join(unused), Some(&path), "x", "option");
+            let (written, said) = write(&target, Ok("x\n".into()));
+            assert!(written, "{said}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), "x\n");
+        }
+        assert!(!dir.path().join("rdma").exists(), "a folder was created for nothing");
     }
 
     #[test]
