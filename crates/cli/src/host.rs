@@ -199,10 +199,9 @@ fn assign_guid(options: &ConnectOptions, name: &HostName, guid: NodeGuid) -> Res
 
 fn down(global: &Global, args: &Down) -> Result<ExitCode> {
     let dir = RuntimeDir::of_environment()?;
-    let names = match named(global, args.name.as_ref())? {
-        Some(name) => vec![name],
-        None => admin::running(&dir)?,
-    };
+    let name = named(global, args.name.as_ref())?;
+    let is_named = name.is_some();
+    let names = name.map_or_else(|| admin::running(&dir), |name| Ok(vec![name]))?;
     if names.is_empty() {
         say!("no host is up");
     }
@@ -219,6 +218,8 @@ fn down(global: &Global, args: &Down) -> Result<ExitCode> {
             Err(HostError::NotUp { .. }) if acm => {
                 say!("host {name} was not up; its ACM service ended");
             }
+            // It ended by itself after it was listed.
+            Err(HostError::NotUp { .. }) if !is_named => {}
             // The command ends a host, so it must not start one.
             Err(HostError::NotUp { .. }) => {
                 eprintln!("rdmux: host \"{name}\" is not up");

@@ -2,12 +2,15 @@
 
 mod common;
 
-use common::Net;
+use std::process::Stdio;
+
 use common::subnet::{guid, open_mads, set_lid};
+use common::{Net, accept, listen_as};
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
 use rdmux_wire::mad::Method;
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Lid, Qpn};
+use rustix::net::SendFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -342,4 +345,24 @@ fn empty_fabric_variable_is_the_same_as_none() {
         assert!(status == Some(1) && said.contains("RDMUX_FABRIC: \"No\" is not"), "{said}");
     }
     net.ok(&["fabric", "down"]);
+}
+
+#[test]
+fn down_of_all_fabrics_goes_on_after_a_failure_and_ignores_those_that_ended() {
+    let net = Net::new();
+    net.ok(&["fabric", "up", "--fabric", "c", "--no-sm", "--shape", "two"]);
+    let [broken, ending] = ["a", "b"].map(|name| listen_as(&net.path().join("fabrics").join(name)));
+    let mut command = net.command(&["fabric", "down", "--all"]);
+    let down = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The first connection is from looking for fabrics that are up, and the second from ending the fabric.
+    let _first = accept(&broken);
+    let second = accept(&broken);
+    drop(ending);
+    rustix::net::send(&second, &[0xff; 8], SendFlags::NOSIGNAL).unwrap();
+    let output = down.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("fabric \"a\"") && said.lines().count() == 1, "{said}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "fabric c is down\n");
+    net.fails(&["fabric", "down", "--fabric", "b"], 1);
 }

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
-use common::{Net, stop};
+use common::{Net, accept, listen_as, stop};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
@@ -171,6 +171,24 @@ fn a_service_whose_log_is_full_goes_on() {
     net.ok(&["host", "status", "one"]);
     net.ok(&["host", "down", "one"]);
     assert!(serve.wait().unwrap().success());
+}
+
+#[test]
+fn down_of_all_hosts_ignores_those_that_ended_by_themselves() {
+    let net = Net::new().hosts(&["c"]);
+    let [broken, ending] = ["a", "b"].map(|name| listen_as(&net.path().join("hosts").join(name)));
+    let mut command = net.command(&["host", "down"]);
+    let down = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The first connection is from looking for hosts that are up, and the second from ending the host.
+    let _first = accept(&broken);
+    let second = accept(&broken);
+    drop((ending, second));
+    let output = down.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("\"a\"") && said.lines().count() == 1, "{said}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "host c is down\n");
+    net.fails(&["host", "down", "b"], 1);
 }
 
 #[test]

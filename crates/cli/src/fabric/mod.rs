@@ -19,7 +19,7 @@ use rdmux_fabric::client::ConnectOptions;
 use rdmux_fabric::client::admin::{self, Plan};
 use rdmux_fabric::proto::{End, NodeRef};
 use rdmux_fabric::server::{self, FIRST_GUID, PartitionsFile, Setup, read_topology};
-use rdmux_fabric::{FabricDir, FabricName};
+use rdmux_fabric::{FabricDir, FabricError, FabricName};
 use rdmux_subnet::topology::Shape;
 use rdmux_wire::Guid;
 
@@ -306,7 +306,7 @@ pub(crate) struct Serve {
 pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
     match command {
         FabricCommand::Up(args) => up(args)?,
-        FabricCommand::Down(args) => down(args)?,
+        FabricCommand::Down(args) => return down(args),
         FabricCommand::Status(args) => return status(args),
         FabricCommand::Show(args) => show(args)?,
         FabricCommand::Route(args) => return route::run(args, &options()?),
@@ -463,7 +463,7 @@ fn up(args: &Up) -> Result<()> {
     Ok(())
 }
 
-fn down(args: &Down) -> Result<()> {
+fn down(args: &Down) -> Result<ExitCode> {
     let options = options()?;
     let fabrics = match args.all {
         true => admin::running(&options)?,
@@ -472,11 +472,20 @@ fn down(args: &Down) -> Result<()> {
     if fabrics.is_empty() {
         say!("no fabric is up");
     }
+    let mut code = ExitCode::SUCCESS;
     for fabric in fabrics {
-        admin::down(&options, &fabric)?;
-        say!("fabric {fabric} is down");
+        match admin::down(&options, &fabric) {
+            Ok(()) => say!("fabric {fabric} is down"),
+            // It ended by itself after it was listed.
+            Err(FabricError::NotUp { .. }) if args.all => {}
+            // The other fabrics are still ended.
+            Err(e) => {
+                eprintln!("rdmux: {}", output::text(&e.into()));
+                code = ExitCode::FAILURE;
+            }
+        }
     }
-    Ok(())
+    Ok(code)
 }
 
 fn status(args: &StatusArgs) -> Result<ExitCode> {

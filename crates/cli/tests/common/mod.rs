@@ -5,13 +5,18 @@ pub(crate) mod acm;
 pub(crate) mod namespace;
 pub(crate) mod subnet;
 
+use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rdmux_testing::{TempDir, temp_dir};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// The hosts of one test, in a private directory. They end with it, and with the test's process, however that ends:
 /// their services are in separate process groups, and would survive otherwise.
@@ -128,6 +133,27 @@ pub(crate) fn stop(pid: rustix::process::Pid) {
         }
         std::thread::yield_now();
     }
+}
+
+/// Listens at the socket of a service that does not run, in its place.
+pub(crate) fn listen_as(service: &Path) -> OwnedFd {
+    DirBuilder::new().recursive(true).mode(0o700).create(service).unwrap();
+    let address = SocketAddrUnix::new(service.join("sock")).unwrap();
+    // Programs that the test starts must not keep it open.
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let listener = net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+    net::bind(&listener, &address).unwrap();
+    net::listen(&listener, 16).unwrap();
+    listener
+}
+
+/// Accepts a connection.
+pub(crate) fn accept(listener: &OwnedFd) -> OwnedFd {
+    // Only a failing test waits this long.
+    let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
+    let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout)).unwrap();
+    assert_eq!(ready, 1, "nothing connects");
+    net::accept_with(listener, SocketFlags::CLOEXEC).unwrap()
 }
 
 /// Compiles one of the C programs in `tests/programs`; none if this machine cannot. `libraries` are the libraries
