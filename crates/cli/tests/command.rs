@@ -36,6 +36,18 @@ fn a_command_line_without_sense_exits_with_2() {
 }
 
 #[test]
+fn message_count_above_the_queue_limit_and_json_of_a_ping_server_exit_with_2() {
+    let net = Net::new();
+    let group = ["mctest", "-m", "239.1.2.3"];
+    for test in [&["udtest"][..], &["cmtest"], &group] {
+        let said = net.fails(&[test, &["-C", "2147483648"]].concat(), 2);
+        assert!(said.contains("16384"), "{said}");
+    }
+    let said = net.fails(&["ping", "-s", "-p", "0", "--json"], 2);
+    assert!(said.contains("--json") && said.contains("--server"), "{said}");
+}
+
+#[test]
 fn failed_command_exits_with_1_and_advice() {
     let net = Net::new();
     assert!(net.fails(&["host", "status", "nosuch"], 1).contains("rdmux host up nosuch"));
@@ -202,6 +214,18 @@ fn ping_crosses_hosts_and_stays_within_one() {
     let status = json(&net.ok(&["host", "status", "one", "--json"]));
     let counter = |name: &str| status["counters"]["devices"][name].as_u64().unwrap();
     assert!(counter("tx_packets") > 0 && counter("ring_tx_packets") > 0, "{status}");
+}
+
+#[test]
+fn timeout_that_the_clock_cannot_hold_means_none() {
+    let net = Net::new().hosts(&["one"]);
+    let long = ["--timeout", "18446744073709551615"];
+    let server = [&["--host", "one", "ping", "-s", "-p", "0"][..], &long].concat();
+    let (mut server, port) = net.server(&server);
+    let to = net.address(1);
+    let client = ["--host", "one", "ping", "-c", "-a", &to, "-p", &port, "-C", "1"];
+    net.ok(&[&client[..], &long].concat());
+    assert!(server.wait().unwrap().success());
 }
 
 #[test]

@@ -70,9 +70,10 @@ pub enum Notification {
 }
 
 /// Waits for a completion or an event. If both are available, returns the completion. Flushed work requests are skipped: the event that
-/// the connection has ended may arrive after their completions, as on iWARP. If it does not arrive, the flush is the error.
+/// the connection has ended may arrive after their completions, as on iWARP. If it does not arrive, the flush is the error. A timeout that
+/// the clock cannot hold means none.
 pub fn wait(cq: &Cq, channel: &EventChannel, timeout: Duration) -> Result<Notification> {
-    let deadline = Instant::now() + timeout;
+    let deadline = Instant::now().checked_add(timeout);
     let mut flushed = None;
     loop {
         let mut one = [EMPTY];
@@ -87,20 +88,20 @@ pub fn wait(cq: &Cq, channel: &EventChannel, timeout: Duration) -> Result<Notifi
         if let Some(event) = channel.try_next()? {
             return Ok(Notification::Event(event));
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
             if let Some(flushed) = flushed {
                 ok(flushed)?;
             }
             bail!("the peer was silent for {} s", timeout.as_secs_f64());
         }
-        let left = Timespec {
-            tv_sec: i64::try_from(left.as_secs())?,
+        let left = left.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: left.subsec_nanos().into(),
-        };
+        });
         let (a, b) = (cq.as_fd(), channel.as_fd());
         let mut fds = [PollFd::new(&a, PollFlags::IN), PollFd::new(&b, PollFlags::IN)];
-        match poll(&mut fds, Some(&left)) {
+        match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e).context("cannot wait for completions and events"),
         }

@@ -29,8 +29,8 @@ pub(crate) struct CmtestArgs {
     /// Connections; at most 16384, since an event of each may be unread
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=16384))]
     connections: u32,
-    /// Messages in each direction of each connection
-    #[arg(short = 'C', long, default_value_t = 10)]
+    /// Messages in each direction of each connection; at most 16384, as many as a queue holds
+    #[arg(short = 'C', long, default_value_t = 10, value_parser = super::count_parser())]
     count: u32,
     /// Bytes of a message
     #[arg(short = 'S', long, default_value_t = 100)]

@@ -28,8 +28,8 @@ pub(crate) struct MctestArgs {
     /// The local address to join on
     #[arg(short, long, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// Messages
-    #[arg(short = 'C', long, default_value_t = 10)]
+    /// Messages; at most 16384, as many as a queue holds
+    #[arg(short = 'C', long, default_value_t = 10, value_parser = super::count_parser())]
     count: u32,
     /// Bytes of a message; at most the path MTU
     #[arg(short = 'S', long, default_value_t = 100)]

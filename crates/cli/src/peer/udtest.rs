@@ -32,8 +32,8 @@ pub(crate) struct UdtestArgs {
     /// Pairs of queue pairs
     #[arg(short, long, default_value_t = 1)]
     connections: u32,
-    /// Messages in each direction of each pair
-    #[arg(short = 'C', long, default_value_t = 10)]
+    /// Messages in each direction of each pair; at most 16384, as many as a queue holds
+    #[arg(short = 'C', long, default_value_t = 10, value_parser = super::count_parser())]
     count: u32,
     /// Bytes of a message; at most the path MTU
     #[arg(short = 'S', long, default_value_t = 100)]

@@ -55,8 +55,8 @@ pub(crate) struct PingArgs {
     /// Seconds to wait for the peer
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     timeout: u64,
-    /// Print the summary as JSON
-    #[arg(long)]
+    /// Print the client's summary as JSON
+    #[arg(long, conflicts_with = "server")]
     json: bool,
 }
 
