@@ -24,7 +24,7 @@ mod xrc;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use rdmux::Context;
 
@@ -32,6 +32,7 @@ use self::stats::Figure;
 use rdmux_command::hosts;
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
+use rdmux_command::usage::UsageError;
 
 /// Measures performance between processes on two virtual hosts (over UDP) and on one (through shared memory).
 /// Rounds of rdmux and of the reference that it is compared with alternate; each figure is a median. Ratios are
@@ -91,14 +92,15 @@ enum Subject {
 
 impl BenchArgs {
     /// Returns the subjects that `--only` names, or all.
-    fn chosen<T: ValueEnum + PartialEq>(&self) -> Result<Vec<T>> {
+    fn chosen<T: ValueEnum + PartialEq>(&self) -> Result<Vec<T>, UsageError> {
         let chosen = |value: &&T| self.only.is_empty() || self.only.contains(&name(*value));
         if let Some(unknown) = self.only.iter().find(|o| !list::<T>().contains(o)) {
             let list = list::<T>().join(", ");
             if !self.peers && self::list::<peers::Row>().contains(unknown) {
-                bail!("{unknown:?} needs --peers; without it choose from {list}");
+                let why = format!("{unknown:?} needs --peers; without it choose from {list}");
+                return Err(UsageError(why));
             }
-            bail!("there is no figure {unknown:?}: choose from {list}");
+            return Err(UsageError(format!("there is no figure {unknown:?}: choose from {list}")));
         }
         Ok(T::value_variants().iter().filter(chosen).cloned().collect())
     }
@@ -120,11 +122,13 @@ fn names() -> String {
 
 /// Runs `rdmux bench`.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
-    let _lock = hosts::alone("bench")?;
     if args.peers {
-        return peers::run(args);
+        let wanted = args.chosen::<peers::Row>()?;
+        let _lock = hosts::alone("bench")?;
+        return peers::run(args, &wanted);
     }
     let mut wanted = args.chosen::<Subject>()?;
+    let _lock = hosts::alone("bench")?;
     // A missing perftest is an error only if its measurement was named.
     if args.only.is_empty()
         && let Err(why) = perftest::require_all()

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use rdmux_fabric::FabricName;
 use rdmux_host::client::admin;
@@ -19,6 +19,7 @@ use crate::Global;
 use crate::run::{self, view};
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
+use rdmux_command::usage::UsageError;
 
 /// The timeout of a service's status.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -127,18 +128,20 @@ pub(crate) fn run(global: &Global, command: &HostCommand) -> Result<ExitCode> {
 }
 
 /// Returns the host of a command: its argument, or the one that --host or the environment names.
-fn named(global: &Global, argument: Option<&HostName>) -> Result<Option<HostName>> {
-    match (argument, &global.host) {
-        (Some(name), _) => Ok(Some(name.clone())),
-        (None, Some(name)) if !name.is_empty() => Ok(Some(HostName::new(name)?)),
-        (None, _) => Ok(None),
-    }
+fn named<'a>(global: &'a Global, argument: Option<&'a HostName>) -> Option<&'a HostName> {
+    argument.or_else(|| global.named_host())
 }
 
 fn up(global: &Global, args: &Up) -> Result<()> {
+    let Some(name) = named(global, args.name.as_ref()) else {
+        return Err(UsageError("RDMUX_HOST is empty: give the host's NAME".to_owned()).into());
+    };
+    if args.fabrics.len() > usize::from(MAX_PORTS) {
+        let n = args.fabrics.len();
+        let why = format!("{n} fabrics are given, but a device has at most {MAX_PORTS} ports");
+        return Err(UsageError(why).into());
+    }
     let options = ConnectOptions::of_environment()?;
-    let name =
-        &named(global, args.name.as_ref())?.context("RDMUX_HOST is empty: give the host's NAME")?;
     if let (Some(wish), Ok(status)) = (args.addr, admin::status_within(&options.dir, name, TIMEOUT))
         && status.gids.iter().all(|row| row.gid.ip() != wish)
     {
@@ -147,12 +150,6 @@ fn up(global: &Global, args: &Up) -> Result<()> {
     }
     if let Some(guid) = args.guid {
         assign_guid(&options, name, guid)?;
-    }
-    if args.fabrics.len() > usize::from(MAX_PORTS) {
-        bail!(
-            "{} fabrics are given, but a device has at most {MAX_PORTS} ports",
-            args.fabrics.len()
-        );
     }
     if !args.fabrics.is_empty() {
         options.dir.host(name)?.set_fabrics(&args.fabrics)?;
@@ -199,9 +196,9 @@ fn assign_guid(options: &ConnectOptions, name: &HostName, guid: NodeGuid) -> Res
 
 fn down(global: &Global, args: &Down) -> Result<ExitCode> {
     let dir = RuntimeDir::of_environment()?;
-    let name = named(global, args.name.as_ref())?;
+    let name = named(global, args.name.as_ref());
     let is_named = name.is_some();
-    let names = name.map_or_else(|| admin::running(&dir), |name| Ok(vec![name]))?;
+    let names = name.map_or_else(|| admin::running(&dir), |name| Ok(vec![name.clone()]))?;
     if names.is_empty() {
         say!("no host is up");
     }
@@ -234,8 +231,8 @@ fn down(global: &Global, args: &Down) -> Result<ExitCode> {
 
 fn status(global: &Global, args: &StatusArgs) -> Result<ExitCode> {
     let dir = RuntimeDir::of_environment()?;
-    let Some(name) = named(global, args.name.as_ref())? else { return list(&dir, args.json) };
-    let status = admin::status_within(&dir, &name, TIMEOUT)?;
+    let Some(name) = named(global, args.name.as_ref()) else { return list(&dir, args.json) };
+    let status = admin::status_within(&dir, name, TIMEOUT)?;
     if args.json {
         output::json(&as_json(&status))?;
     } else {

@@ -19,11 +19,14 @@ mod soak;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
 use rdmux_bench as bench;
 use rdmux_command::output::{is_closed, text};
+use rdmux_command::usage::UsageError;
+use rdmux_host::HostName;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -46,12 +49,24 @@ struct Cli {
     command: Command,
 }
 
+/// A host's name on the command line or in the environment. Empty, it names none.
+#[derive(Clone)]
+struct HostArg(Option<HostName>);
+
+impl FromStr for HostArg {
+    type Err = <HostName as FromStr>::Err;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Ok(Self(if name.is_empty() { None } else { Some(name.parse()?) }))
+    }
+}
+
 /// What every command takes.
 #[derive(Args, Clone)]
 pub(crate) struct Global {
     /// The virtual host to run on; without it the default host, which has the machine's own addresses
     #[arg(long, value_name = "NAME", env = "RDMUX_HOST", global = true)]
-    pub(crate) host: Option<String>,
+    host: Option<HostArg>,
     /// Log more to standard error: -v events, -vv every step
     #[arg(short, long, action = ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
@@ -66,18 +81,23 @@ impl Global {
     /// Returns a builder for a device of that host.
     pub(crate) fn builder(&self) -> rdmux::ContextBuilder {
         let builder = rdmux::Context::builder();
-        match self.host.as_deref().filter(|name| !name.is_empty()) {
-            Some(name) => builder.host(name),
+        match self.named_host() {
+            Some(name) => builder.host(name.as_str()),
             None => builder,
         }
     }
 
     /// Returns the host's name.
-    pub(crate) fn host_name(&self) -> anyhow::Result<rdmux_host::HostName> {
-        Ok(match self.host.as_deref().filter(|name| !name.is_empty()) {
-            Some(name) => rdmux_host::HostName::new(name)?,
-            None => rdmux_host::HostName::of_environment()?,
+    pub(crate) fn host_name(&self) -> anyhow::Result<HostName> {
+        Ok(match self.named_host() {
+            Some(name) => name.clone(),
+            None => HostName::of_environment()?,
         })
+    }
+
+    /// Returns the host that the command line or the environment names.
+    pub(crate) fn named_host(&self) -> Option<&HostName> {
+        self.host.as_ref()?.0.as_ref()
     }
 }
 
@@ -152,7 +172,7 @@ fn main() -> ExitCode {
         Err(e) if is_closed(&e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("rdmux: {}", text(&e));
-            ExitCode::FAILURE
+            if e.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

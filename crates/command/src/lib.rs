@@ -1,5 +1,5 @@
 //! Code that the command `rdmux` and its parts share: output, child processes of the same program, hosts for the
-//! duration of a command, connections with two paths, and the location of the C library.
+//! duration of a command, connections with two paths, the location of the C library, and errors of the command line.
 #![forbid(unsafe_code)]
 
 pub mod child;
@@ -8,6 +8,7 @@ pub mod hosts;
 pub mod library;
 pub mod output;
 pub mod two_paths;
+pub mod usage;
 
 /// Prints a line. A reader that has closed the pipe, as `head` does, ends the program without an error.
 #[macro_export]

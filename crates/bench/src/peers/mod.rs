@@ -34,9 +34,8 @@ use super::BenchArgs;
 
 /// Runs `rdmux bench --peers`. Rows that could not be measured are listed at the end, and are a failure; a missed
 /// ratio is not.
-pub(super) fn run(args: &BenchArgs) -> Result<ExitCode> {
-    let wanted = args.chosen::<Row>()?;
-    let outcome = measure(&wanted, args.rounds)?;
+pub(super) fn run(args: &BenchArgs, wanted: &[Row]) -> Result<ExitCode> {
+    let outcome = measure(wanted, args.rounds)?;
     outcome.print(args.json)?;
     if let Some(file) = &args.svg {
         chart::write(&outcome.rows, file)?;

@@ -34,6 +34,7 @@ use rdmux_command::child::Child;
 use rdmux_command::hosts::{self, Hosts};
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
+use rdmux_command::usage::UsageError;
 
 /// Starts two virtual hosts and runs every operation between their processes: over UDP from
 /// host to host, through shared memory within a host, and with iWARP over TCP. Then starts an InfiniBand fabric of 40
@@ -92,6 +93,21 @@ impl DemoArgs {
     fn wants(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|text| name.contains(text))
     }
+
+    /// Checks that there is a row to run.
+    fn check(&self) -> Result<(), UsageError> {
+        let between_hosts = rows::all().chain(iwarp::ROWS).chain(iwarp::WITH_CRC);
+        let has_row = between_hosts.map(|row| row.name).any(|name| self.wants(name))
+            || fabric::ROWS.iter().any(|row| self.wants(row.name))
+            || infiniband::ROWS.iter().any(|row| self.wants(row.name))
+            || acm::ROWS.iter().any(|row| self.wants(row.name));
+        match &self.only {
+            Some(text) if !has_row => Err(UsageError(format!(
+                "no row's name contains {text:?}: `rdmux demo` without --only shows all names"
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The counters of a host.
@@ -115,6 +131,7 @@ const SETTLING: Duration = Duration::from_millis(100);
 
 /// Runs `rdmux demo`.
 pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
+    args.check()?;
     let _lock = hosts::alone("demo")?;
     let progress = progress()?;
     let mut outcomes = play(args, &progress)?;
@@ -122,7 +139,6 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     outcomes.extend(rows);
     outcomes.extend(connect_by_lid(args, &progress));
     progress.finish_and_clear();
-    ensure!(!outcomes.is_empty(), "no row's name contains this text");
     if args.json {
         output::json(&outcomes)?;
     } else {

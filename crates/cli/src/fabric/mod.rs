@@ -180,7 +180,7 @@ pub(crate) struct Plug {
     #[arg(value_name = "HOST[:PORT]")]
     end: End,
     /// A port of a switch
-    #[arg(value_name = "SWITCH:PORT")]
+    #[arg(value_name = "SWITCH:PORT", value_parser = switch_port)]
     switch: End,
 }
 
@@ -311,12 +311,6 @@ pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
         FabricCommand::Show(args) => show(args)?,
         FabricCommand::Route(args) => return route::run(args, &options()?),
         FabricCommand::Plug(Plug { which, end, switch }) => {
-            if switch.port.is_none() {
-                bail!(
-                    "{switch} has no port number: use SWITCH:PORT, as in {}:1",
-                    plain(&switch.node)
-                );
-            }
             let options = options()?;
             say!("{}", admin::plug(&options, &which.name(&options)?, end, switch)?);
         }
@@ -358,6 +352,16 @@ pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
 pub(crate) fn options() -> Result<ConnectOptions> {
     let config = rdmux_host::Config::of_environment()?;
     Ok(ConnectOptions::of_environment(config.fabric)?)
+}
+
+/// Parses a port of a switch, which has a number.
+fn switch_port(text: &str) -> Result<End, String> {
+    let end: End = text.parse()?;
+    if end.port.is_none() {
+        let node = plain(&end.node);
+        return Err(format!("{node:?} has no port number: use SWITCH:PORT, as in {node}:1"));
+    }
+    Ok(end)
 }
 
 fn plain(node: &NodeRef) -> String {
