@@ -32,6 +32,7 @@ use self::stats::Figure;
 use rdmux_command::hosts;
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
+use rdmux_command::signals;
 use rdmux_command::usage::UsageError;
 
 /// Measures performance between processes on two virtual hosts (over UDP) and on one (through shared memory).
@@ -125,10 +126,12 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     if args.peers {
         let wanted = args.chosen::<peers::Row>()?;
         let _lock = hosts::alone("bench")?;
+        signals::defer()?;
         return peers::run(args, &wanted);
     }
     let mut wanted = args.chosen::<Subject>()?;
     let _lock = hosts::alone("bench")?;
+    signals::defer()?;
     // A missing perftest is an error only if its measurement was named.
     if args.only.is_empty()
         && let Err(why) = perftest::require_all()
@@ -136,7 +139,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         eprintln!("rdmux: the C library is not measured: {why}");
         wanted.retain(|subject| *subject != Subject::C);
     }
-    let run::Outcome { figures, missing } = run::measure(&wanted, args.rounds);
+    let run::Outcome { figures, missing } = run::measure(&wanted, args.rounds)?;
     if args.json {
         output::json(&figures)?;
     } else {

@@ -20,6 +20,7 @@ use super::stats::{Figure, Goal, Unit};
 use super::{Subject, perftest, plain, resources};
 use rdmux_command::child::Child;
 use rdmux_command::hosts::Hosts;
+use rdmux_command::signals;
 
 /// The bytes that one round of bandwidth transfers.
 pub(super) const BULK: usize = 512 << 20;
@@ -60,7 +61,7 @@ pub(super) struct Outcome {
 
 /// Measures all wanted subjects. After a failure the next subject gets new processes, because the previous ones may be
 /// in the middle of an operation.
-pub(super) fn measure(wanted: &[Subject], rounds: u32) -> Outcome {
+pub(super) fn measure(wanted: &[Subject], rounds: u32) -> Result<Outcome> {
     let mut bench = None;
     each(wanted, |subject| {
         let this = match bench.take() {
@@ -77,16 +78,21 @@ pub(super) fn measure(wanted: &[Subject], rounds: u32) -> Outcome {
     })
 }
 
-/// Measures one subject after the other, regardless of failures.
-fn each(wanted: &[Subject], mut measure: impl FnMut(Subject) -> Result<Vec<Figure>>) -> Outcome {
+/// Measures one subject after the other, regardless of failures, until a signal.
+fn each(
+    wanted: &[Subject],
+    mut measure: impl FnMut(Subject) -> Result<Vec<Figure>>,
+) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for subject in wanted {
-        match measure(*subject) {
+        let measured = measure(*subject);
+        signals::check()?;
+        match measured {
             Ok(figures) => outcome.figures.extend(figures),
             Err(e) => outcome.missing.push((*subject, e)),
         }
     }
-    outcome
+    Ok(outcome)
 }
 
 impl Bench {
@@ -145,6 +151,7 @@ impl Bench {
     ) -> Result<(Vec<f64>, Vec<f64>)> {
         let (mut a, mut b) = (Vec::new(), Vec::new());
         for round in 1..=self.rounds {
+            signals::check()?;
             self.progress.set_message(format!("{name}: round {round} of {}", self.rounds));
             b.push(peer(self)?);
             a.push(ours(self)?);
@@ -243,6 +250,7 @@ impl Bench {
     fn poll_in_vain(&mut self) -> Result<Figure> {
         let mut times = Vec::new();
         for _ in 0..self.rounds {
+            signals::check()?;
             // A separate process: one that has communicated with another host has sockets to poll.
             let mut child = part("bench-a")?;
             match child.ask(&Ask::PollInVain { count: POLLS })? {
@@ -379,7 +387,8 @@ mod tests {
         let outcome = each(&wanted, |subject| match subject {
             Subject::C => bail!("ib_send_lat failed"),
             _ => Ok(vec![Figure::alone("a figure", Unit::Seconds, &[1.0])]),
-        });
+        })
+        .unwrap();
         assert_eq!(outcome.figures.len(), 2);
         let missing: Vec<_> = outcome.missing.iter().map(|(subject, _)| *subject).collect();
         assert_eq!(missing, [Subject::C]);

@@ -25,6 +25,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
 use rdmux_bench as bench;
 use rdmux_command::output::{is_closed, text};
+use rdmux_command::signals::Interrupted;
 use rdmux_command::usage::UsageError;
 use rdmux_host::HostName;
 use tracing_subscriber::EnvFilter;
@@ -36,7 +37,8 @@ use tracing_subscriber::filter::LevelFilter;
     name = "rdmux",
     version,
     after_help = "Try `rdmux demo` first: it runs every operation of the stack and prints a table.\n\n\
-        Exit status: 0 on success, 1 on failure, 2 if the command line is invalid.\n\
+        Exit status: 0 on success, 1 on failure, 2 if the command line is invalid. The demo and the bench end what they have\n\
+        started after Ctrl-C or another signal, and exit with 128 plus its number; a second Ctrl-C ends them at once.\n\
         Environment: RDMUX_HOST names the virtual host, RDMUX_DEVICE the kind of device (roce, iw, ib or all),\n\
         RDMUX_CROSS_MEMORY=off keeps other processes of the user from reading a program's memory, RDMUX_HOST_RINGS=off makes InfiniBand use UDP between\n\
         virtual hosts, RDMUX_CONFIG names the configuration file, RUST_LOG filters the log of commands (see -v), and RDMUX_LOG (RDMUX_LOG=debug)\n\
@@ -172,8 +174,17 @@ fn main() -> ExitCode {
         Err(e) if is_closed(&e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("rdmux: {}", text(&e));
-            if e.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+            exit_code(&e)
         }
+    }
+}
+
+/// Returns the exit status after an error.
+fn exit_code(e: &anyhow::Error) -> ExitCode {
+    match e.downcast_ref::<Interrupted>() {
+        Some(interrupted) => ExitCode::from(interrupted.exit_status()),
+        None if e.is::<UsageError>() => ExitCode::from(2),
+        None => ExitCode::FAILURE,
     }
 }
 

@@ -333,6 +333,36 @@ fn there_is_one_demo_at_a_time_and_it_ends_hosts_that_one_before_left() {
     assert_eq!(json(&net.ok(&["host", "status", "--json"])), Value::Array(Vec::new()));
 }
 
+/// Starts a command, sends a signal to it when one of its hosts is up, and returns its exit status. Checks that no hosts and no fabrics
+/// are left.
+fn signal_when_a_host_is_up(
+    net: &Net,
+    args: &[&str],
+    signal: rustix::process::Signal,
+) -> Option<i32> {
+    let mut child = net.command(args).stdout(Stdio::null()).spawn().unwrap();
+    // A host that is starting may not answer yet.
+    while !String::from_utf8_lossy(&net.run(&["host", "status", "--json"]).stdout).contains("pid") {
+        assert_eq!(child.try_wait().unwrap(), None, "it has ended");
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, signal).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(json(&net.ok(&["host", "status", "--json"])), Value::Array(Vec::new()));
+    assert_eq!(json(&net.ok(&["fabric", "status", "--json"])), Value::Array(Vec::new()));
+    status.code()
+}
+
+#[test]
+fn interrupted_demo_or_bench_ends_its_hosts_and_exits_with_128_plus_the_signal() {
+    use rustix::process::Signal;
+    let net = Net::new().hosts(&["demo-a", "demo-b", "bench-a", "bench-b"]);
+    net.ok(&["host", "down"]);
+    assert_eq!(signal_when_a_host_is_up(&net, &["demo"], Signal::INT), Some(130));
+    assert_eq!(signal_when_a_host_is_up(&net, &["demo"], Signal::TERM), Some(143));
+    assert_eq!(signal_when_a_host_is_up(&net, &["bench"], Signal::INT), Some(130));
+}
+
 /// Returns two parts of a capture: up to the end of the first frame, and the second frame.
 fn two_frames() -> [Vec<u8>; 2] {
     let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures");

@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -40,6 +41,8 @@ impl Child {
             .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C is for this process alone, which then ends the child.
+            .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start the process {name}"))?;
         let requests =

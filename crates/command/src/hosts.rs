@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 use rdmux_host::client::admin;
 use rdmux_host::proto::Status;
-use rdmux_host::{ConnectOptions, HostName, RuntimeDir};
+use rdmux_host::{ConnectOptions, HostError, HostName, RuntimeDir};
 use rdmux_runtime::file::open_private;
 
 /// Running hosts. Those that this value started, or was told to end, end when it is dropped.
@@ -51,11 +51,12 @@ impl Hosts {
         for name in names {
             let mut up = Command::new(&program);
             up.args(["host", "up", name]).env("RDMUX_CONFIG", config).stdout(Stdio::null());
+            let host = HostName::new(name)?;
+            // It may have started even if the command fails, for example by Ctrl-C.
+            this.started.push(host.clone());
+            this.names.push(host);
             let status = up.status().with_context(|| format!("cannot start host {name}"))?;
             ensure!(status.success(), "host {name} did not start: {status}");
-            let name = HostName::new(name)?;
-            this.started.push(name.clone());
-            this.names.push(name);
         }
         Ok(this)
     }
@@ -104,8 +105,11 @@ pub fn alone(command: &str) -> Result<File> {
 impl Drop for Hosts {
     fn drop(&mut self) {
         for name in &self.started {
-            if let Err(error) = admin::down(&self.options.dir, name) {
-                tracing::warn!(%name, %error, "cannot stop a host that this command started");
+            match admin::down(&self.options.dir, name) {
+                Ok(()) | Err(HostError::NotUp { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(%name, %error, "cannot stop a host that this command started");
+                }
             }
         }
     }

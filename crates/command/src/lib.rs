@@ -1,5 +1,6 @@
 //! Code that the command `rdmux` and its parts share: output, child processes of the same program, hosts for the
-//! duration of a command, connections with two paths, the location of the C library, and errors of the command line.
+//! duration of a command, connections with two paths, the location of the C library, signals, and errors of the
+//! command line.
 #![forbid(unsafe_code)]
 
 pub mod child;
@@ -7,6 +8,7 @@ pub mod cmutil;
 pub mod hosts;
 pub mod library;
 pub mod output;
+pub mod signals;
 pub mod two_paths;
 pub mod usage;
 

@@ -25,6 +25,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::ValueEnum as _;
+use rdmux_command::signals;
 
 pub(super) use self::parse::{perftest_bandwidth, perftest_latency};
 use self::report::{Missing, Outcome};
@@ -53,11 +54,15 @@ fn measure(wanted: &[Row], rounds: u32) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let (inside, outside): (Vec<Row>, Vec<Row>) = wanted.iter().partition(|row| row.is_in_guest());
     for row in outside {
-        outcome.take(row, bench.measure(row));
+        let measured = bench.measure(row);
+        signals::check()?;
+        outcome.take(row, measured);
     }
     if !inside.is_empty() {
         bench.say("programs in a guest");
-        match guest::measure(&inside, rounds) {
+        let measured = guest::measure(&inside, rounds);
+        signals::check()?;
+        match measured {
             Ok(figures) => figures.into_iter().for_each(|(row, figure)| outcome.take(row, figure)),
             Err(e) => outcome.missing.extend(inside.iter().map(|row| Missing::new(*row, &e))),
         }

@@ -24,6 +24,7 @@ use super::spec::Row;
 use super::{memory, opensm, parse};
 use rdmux_command::child::Child;
 use rdmux_command::hosts::Hosts;
+use rdmux_command::signals;
 
 /// The hosts.
 const HOSTS: [&str; 2] = ["bench-a", "bench-b"];
@@ -184,6 +185,7 @@ impl Bench {
         let ground = Ground::new()?;
         let (mut ours, mut peer) = (Vec::new(), Vec::new());
         for round in 1..=self.rounds {
+            signals::check()?;
             let spec = Row::SubnetUp.spec();
             self.say(&format!("{}: round {round} of {}", spec.what, self.rounds));
             peer.push(opensm::beside_manager(&ground).context(spec.peer)?);
@@ -226,6 +228,7 @@ impl Bench {
         let spec = row.spec();
         let (mut a, mut b) = (Vec::new(), Vec::new());
         for round in 1..=self.rounds {
+            signals::check()?;
             self.say(&format!("{}: round {round} of {}", spec.what, self.rounds));
             b.push(peer().with_context(|| spec.peer)?);
             a.push(ours()?);

@@ -2,6 +2,7 @@
 //! both hosts have counted.
 
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use tempfile::TempPath;
 use super::infiniband::{Ground, HOSTS};
 use super::stage::Done;
 use super::{Packets, temporary};
+use rdmux_command::signals;
 
 /// The timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -81,6 +83,7 @@ impl<'a> Services<'a> {
         let this = Self { ground, services };
         let start = Instant::now();
         while let Err(e) = this.resolve() {
+            signals::check()?;
             ensure!(start.elapsed() < START, "{} is not resolved: {e:#}", HOSTS[1]);
             std::thread::sleep(GLANCE);
         }
@@ -126,7 +129,8 @@ impl Service {
         command.args(["part", "acm", "--", "--on-demand", "--host", host]);
         command.arg("-A").arg(&files[0]).arg("-O").arg(&files[1]);
         command.env(DeviceChoice::VARIABLE, "ib").env_remove(Places::VARIABLE);
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        // Ctrl-C is for this process alone, which then ends the service.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         let places = ConnectOptions::of_environment()?.dir.host(&HostName::new(host)?)?.acm();
         let client = Client::new([Target::Tools(places)]);
         let child = command.spawn().context("cannot start an ACM service")?;

@@ -20,6 +20,7 @@ use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey};
 
 use super::side::TIMEOUT;
 use super::stage::Done;
+use rdmux_command::signals;
 
 /// The fabric's name.
 const NAME: &str = "demo";
@@ -163,6 +164,7 @@ impl Asker {
 pub(super) fn until(what: &str, mut happened: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !happened()? {
+        signals::check()?;
         ensure!(start.elapsed() < TIMEOUT, "timed out waiting for {what}");
         std::thread::sleep(GLANCE);
     }

@@ -34,6 +34,7 @@ use rdmux_command::child::Child;
 use rdmux_command::hosts::{self, Hosts};
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
+use rdmux_command::signals;
 use rdmux_command::usage::UsageError;
 
 /// Starts two virtual hosts and runs every operation between their processes: over UDP from
@@ -133,11 +134,12 @@ const SETTLING: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     args.check()?;
     let _lock = hosts::alone("demo")?;
+    signals::defer()?;
     let progress = progress()?;
     let mut outcomes = play(args, &progress)?;
-    let (rows, managed) = manage(args, &progress);
+    let (rows, managed) = manage(args, &progress)?;
     outcomes.extend(rows);
-    outcomes.extend(connect_by_lid(args, &progress));
+    outcomes.extend(connect_by_lid(args, &progress)?);
     progress.finish_and_clear();
     if args.json {
         output::json(&outcomes)?;
@@ -193,6 +195,7 @@ fn play(args: &DemoArgs, progress: &ProgressBar) -> Result<Vec<Outcome>> {
         for row in rows {
             progress.set_message(format!("{}, {}", row.name, link.name()));
             let outcome = perform(row, &mut stage, &hosts)?;
+            signals::check()?;
             if !outcome.passed {
                 // The other side's state is unknown: a new process replaces it.
                 stage.abandon();
@@ -209,10 +212,10 @@ fn play(args: &DemoArgs, progress: &ProgressBar) -> Result<Vec<Outcome>> {
 }
 
 /// Runs the rows on a fabric. Returns their outcomes and the fabric's final status.
-fn manage(args: &DemoArgs, progress: &ProgressBar) -> (Vec<Outcome>, Option<Status>) {
+fn manage(args: &DemoArgs, progress: &ProgressBar) -> Result<(Vec<Outcome>, Option<Status>)> {
     let rows: Vec<_> = fabric::ROWS.iter().filter(|row| args.wants(row.name)).collect();
     if rows.is_empty() {
-        return (Vec::new(), None);
+        return Ok((Vec::new(), None));
     }
     progress.inc_length(rows.len() as u64);
     progress.set_message("starting a fabric");
@@ -224,18 +227,19 @@ fn manage(args: &DemoArgs, progress: &ProgressBar) -> (Vec<Outcome>, Option<Stat
             Ok(ground) => (row.run)(ground).map_err(|e| format!("{e:#}")),
             Err(e) => Err(format!("{e:#}")),
         };
+        signals::check()?;
         outcomes.push(Outcome::new(row.name, "fabric", false, result));
         progress.inc(1);
     }
-    (outcomes, ground.ok().and_then(|ground| ground.status().ok()))
+    Ok((outcomes, ground.ok().and_then(|ground| ground.status().ok())))
 }
 
 /// Runs the rows on a fabric with hosts, and those of ACM there.
-fn connect_by_lid(args: &DemoArgs, progress: &ProgressBar) -> Vec<Outcome> {
+fn connect_by_lid(args: &DemoArgs, progress: &ProgressBar) -> Result<Vec<Outcome>> {
     let rows: Vec<_> = infiniband::ROWS.iter().filter(|row| args.wants(row.name)).collect();
     let names: Vec<_> = acm::ROWS.iter().filter(|row| args.wants(row.name)).collect();
     if rows.is_empty() && names.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     progress.inc_length((rows.len() + names.len()) as u64);
     progress.set_message("starting a fabric with two hosts");
@@ -246,14 +250,15 @@ fn connect_by_lid(args: &DemoArgs, progress: &ProgressBar) -> Vec<Outcome> {
             Ok(ground) => (row.run)(ground).map_err(|e| format!("{e:#}")),
             Err(e) => Err(e.clone()),
         };
+        signals::check()?;
         progress.inc(1);
-        Outcome::new(row.name, INFINIBAND, false, result)
+        Ok(Outcome::new(row.name, INFINIBAND, false, result))
     };
-    let mut outcomes: Vec<_> = rows.into_iter().map(perform).collect();
+    let mut outcomes = rows.into_iter().map(perform).collect::<Result<Vec<_>>>()?;
     if !names.is_empty() {
-        outcomes.extend(resolve_names(&names, &ground, progress));
+        outcomes.extend(resolve_names(&names, &ground, progress)?);
     }
-    outcomes
+    Ok(outcomes)
 }
 
 /// Runs the rows on ACM.
@@ -261,7 +266,7 @@ fn resolve_names(
     rows: &[&acm::Row],
     ground: &Result<infiniband::Ground, String>,
     progress: &ProgressBar,
-) -> Vec<Outcome> {
+) -> Result<Vec<Outcome>> {
     progress.set_message("starting two ACM services");
     let services = match ground {
         Ok(ground) => acm::Services::start(ground).map_err(|e| format!("{e:#}")),
@@ -273,10 +278,11 @@ fn resolve_names(
             Ok(services) => (row.run)(services).map_err(|e| format!("{e:#}")),
             Err(e) => Err(e.clone()),
         };
+        signals::check()?;
         progress.inc(1);
         let packets = result.as_ref().map_or_else(|_| Default::default(), |found| found.packets);
         let result = result.map(|found| found.done);
-        Outcome { packets, ..Outcome::new(row.name, INFINIBAND, true, result) }
+        Ok(Outcome { packets, ..Outcome::new(row.name, INFINIBAND, true, result) })
     };
     rows.iter().map(perform).collect()
 }
