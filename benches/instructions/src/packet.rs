@@ -11,7 +11,8 @@ const PAYLOAD: usize = 64;
 fn icrc_of(bytes: &[u8]) -> [u8; Icrc::LEN] {
     let (src, dst) = ([127, 77, 0, 1].into(), [127, 77, 0, 2].into());
     let udp_len = u16::try_from(8 + bytes.len() + Icrc::LEN).unwrap_or(0);
-    let mut icrc = Icrc::ipv4(&Ipv4Pseudo { src, dst, id: 0, src_port: 0xc000, udp_len });
+    let (src_port, dst_port) = (0xc000, 4791);
+    let mut icrc = Icrc::ipv4(&Ipv4Pseudo { src, dst, id: 0, src_port, dst_port, udp_len });
     icrc.update(bytes);
     icrc.finish()
 }

@@ -122,7 +122,8 @@ pub fn send_datagram(to: Ipv6Addr, wrong: bool) -> Result<()> {
     let socket = UdpSocket::bind((src, 0))?;
     let udp_len = u16::try_from(8 + packet.len() + Icrc::LEN)?;
     let src_port = socket.local_addr()?.port();
-    let mut icrc = Icrc::ipv6(&Ipv6Pseudo { src, dst: to, src_port, udp_len });
+    let pseudo = Ipv6Pseudo { src, dst: to, src_port, dst_port: 4791, udp_len };
+    let mut icrc = Icrc::ipv6(&pseudo);
     icrc.update(&packet);
     let mut sum = icrc.finish();
     if wrong {

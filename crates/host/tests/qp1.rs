@@ -121,6 +121,7 @@ impl Wire {
             dst,
             id: 0,
             src_port: self.from.local_addr().unwrap().port(),
+            dst_port: 4791,
             udp_len: u16::try_from(8 + bytes.len() + Icrc::LEN).unwrap(),
         });
         icrc.update(&bytes);

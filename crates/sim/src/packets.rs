@@ -114,7 +114,8 @@ pub(crate) fn gid(node: NodeId, path: u8) -> Gid {
 fn icrc((src, dst, path): (NodeId, NodeId, u8), bytes: &[u8]) -> [u8; 4] {
     let udp_len = u16::try_from(8 + bytes.len() + Icrc::LEN).unwrap_or(u16::MAX);
     let (src, dst) = (address(src, path), address(dst, path));
-    let mut icrc = Icrc::ipv4(&Ipv4Pseudo { src, dst, id: 0, src_port: 0xc000, udp_len });
+    let (src_port, dst_port) = (0xc000, 4791);
+    let mut icrc = Icrc::ipv4(&Ipv4Pseudo { src, dst, id: 0, src_port, dst_port, udp_len });
     icrc.update(bytes);
     icrc.finish()
 }

@@ -9,7 +9,8 @@
 //! # let (header, payload, pad) = ([0_u8; 12], [0_u8; 5], [0_u8; 3]);
 //! # let [src, dst] = [[192, 168, 2, 1].into(), [192, 168, 2, 2].into()];
 //! let udp_len = 8 + header.len() + payload.len() + pad.len() + Icrc::LEN;
-//! let pseudo = Ipv4Pseudo { src, dst, id: 0, src_port: 0xc000, udp_len: udp_len as u16 };
+//! let (src_port, dst_port) = (0xc000, 4791);
+//! let pseudo = Ipv4Pseudo { src, dst, id: 0, src_port, dst_port, udp_len: udp_len as u16 };
 //! let mut icrc = Icrc::ipv4(&pseudo);
 //! icrc.update(&header); // BTH and extension headers
 //! icrc.update(&payload);
@@ -22,7 +23,6 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use crate::bth::CONGESTION_BYTE;
 use crate::bytes::{put, put16};
 use crate::crc::Crc32;
-use crate::udp::ROCE_PORT;
 use crate::{Grh, Lrh};
 
 mod solve;
@@ -30,7 +30,7 @@ mod solve;
 pub use solve::{solve_id, solve_ipv4_id};
 
 /// The fields of a RoCEv2 packet's IPv4 and UDP headers that the ICRC covers. All others are masked,
-/// or the same in all packets: no options, DF set and not a fragment, UDP, destination port 4791.
+/// or the same in all packets: no options, DF set and not a fragment, UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Pseudo {
     /// Source address.
@@ -41,6 +41,8 @@ pub struct Ipv4Pseudo {
     pub id: u16,
     /// UDP source port.
     pub src_port: u16,
+    /// UDP destination port as sent: 4791, or another on which the receiver listens.
+    pub dst_port: u16,
     /// UDP length: 8, headers, payload, pad and the 4 bytes of ICRC.
     pub udp_len: u16,
 }
@@ -54,6 +56,8 @@ pub struct Ipv6Pseudo {
     pub dst: Ipv6Addr,
     /// UDP source port.
     pub src_port: u16,
+    /// UDP destination port as sent: 4791, or another on which the receiver listens.
+    pub dst_port: u16,
     /// UDP length: 8, headers, payload, pad and the 4 bytes of ICRC.
     pub udp_len: u16,
 }
@@ -83,7 +87,7 @@ impl Icrc {
         put(&mut b, 17, [crate::ip::UDP]);
         put(&mut b, 20, pseudo.src.octets());
         put(&mut b, 24, pseudo.dst.octets());
-        put_udp(&mut b, UDP, pseudo.src_port, pseudo.udp_len);
+        put_udp(&mut b, UDP, [pseudo.src_port, pseudo.dst_port], pseudo.udp_len);
         Self::after(&b)
     }
 
@@ -97,7 +101,7 @@ impl Icrc {
         put(&mut b, 14, [crate::ip::UDP]);
         put(&mut b, 16, pseudo.src.octets());
         put(&mut b, 32, pseudo.dst.octets());
-        put_udp(&mut b, UDP, pseudo.src_port, pseudo.udp_len);
+        put_udp(&mut b, UDP, [pseudo.src_port, pseudo.dst_port], pseudo.udp_len);
         Self::after(&b)
     }
 
@@ -191,9 +195,9 @@ impl Icrc {
     }
 }
 
-fn put_udp(b: &mut [u8], at: usize, src_port: u16, udp_len: u16) {
+fn put_udp(b: &mut [u8], at: usize, [src_port, dst_port]: [u16; 2], udp_len: u16) {
     put16(b, at, src_port);
-    put16(b, at + 2, ROCE_PORT);
+    put16(b, at + 2, dst_port);
     put16(b, at + 4, udp_len);
 }
 

@@ -44,6 +44,7 @@ impl Roce {
             dst: self.ip.dst,
             id,
             src_port: self.udp.src_port,
+            dst_port: self.udp.dst_port,
             udp_len: self.udp.length,
         };
         let mut icrc = Icrc::ipv4(&pseudo);

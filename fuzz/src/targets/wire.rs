@@ -105,6 +105,7 @@ pub fn wire_icrc(data: &[u8]) {
         dst: [10, cut, turn, 2].into(),
         id,
         src_port: 4791,
+        dst_port: 4791,
         udp_len,
     };
     let sum = |id, cut: usize| {

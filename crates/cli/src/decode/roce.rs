@@ -166,8 +166,8 @@ impl Outer<'_> {
                 Icrc::of_ipv4_headers(header, udp.to_bytes())
             }
             Self::Udp { network: Network::Ipv6 { src, dst }, udp } => {
-                let (src_port, udp_len) = (udp.src_port, udp.length);
-                Icrc::ipv6(&Ipv6Pseudo { src, dst, src_port, udp_len })
+                let Udp { src_port, dst_port, length: udp_len, .. } = udp;
+                Icrc::ipv6(&Ipv6Pseudo { src, dst, src_port, dst_port, udp_len })
             }
             Self::Grh(grh) => {
                 let no = Lid(0);
@@ -190,7 +190,8 @@ impl Outer<'_> {
         match network {
             Network::Ipv4 { header } => {
                 let Ok(Ipv4 { src, dst, .. }) = Ipv4::parse(header) else { return false };
-                let pseudo = Ipv4Pseudo { src, dst, id: 0, src_port: udp.src_port, udp_len };
+                let Udp { src_port, dst_port, .. } = udp;
+                let pseudo = Ipv4Pseudo { src, dst, id: 0, src_port, dst_port, udp_len };
                 let mut icrc = Icrc::ipv4(&pseudo);
                 icrc.update(transport);
                 solve_ipv4_id(icrc.finish(), found, udp_len).is_some()

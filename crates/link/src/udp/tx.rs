@@ -158,7 +158,7 @@ impl TxBatch {
         }
         let id = if self.numbered { self.packets.len() } else { 0 };
         let id = u16::try_from(id).unwrap_or_default();
-        let icrc = checksum::begin(port.local_addr(), to.addr.ip(), id, len);
+        let icrc = checksum::begin(port.local_addr(), to.addr, id, len);
         let start = self.used;
         // The packet is not part of the batch until `used` includes it.
         let mut packet = Packet { rest: &mut self.arena[start..start + len], icrc };
@@ -289,7 +289,7 @@ impl TxBatch {
         let (true, Some(to)) = (self.numbered, &self.to) else { return };
         self.numbered = false;
         for packet in self.packets.iter().skip(1) {
-            let (src, dst) = (port.local_addr(), to.destination.addr.ip());
+            let (src, dst) = (port.local_addr(), to.destination.addr);
             let mut icrc = checksum::begin(src, dst, 0, packet.len);
             if let Some((bytes, old)) =
                 self.arena[packet.range()].split_last_chunk_mut::<{ Icrc::LEN }>()

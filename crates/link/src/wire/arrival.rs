@@ -85,7 +85,7 @@ impl<'a> Arrival<'a> {
     pub fn check_icrc(&self) -> IcrcCheck {
         match self.icrc {
             Trailer::None => IcrcCheck::Absent,
-            Trailer::Ip(id) => checksum::check(self.src, self.dst.ip(), id, self.bytes),
+            Trailer::Ip(id) => checksum::check(self.src, self.dst, id, self.bytes),
             Trailer::Ib(below) => {
                 let Some((packet, found)) = self.bytes.split_last_chunk() else {
                     return IcrcCheck::Wrong;

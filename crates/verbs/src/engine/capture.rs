@@ -207,14 +207,15 @@ fn put_frame(buffer: &mut Vec<u8>, frame: &Frame<'_>) {
 }
 
 fn icrc(ends: &Ends, packet: &[u8]) -> [u8; Icrc::LEN] {
-    let (src_port, udp_len) = (ends.src.port(), udp_len(packet.len() + Icrc::LEN));
+    let (src_port, dst_port) = (ends.src.port(), ends.dst.port());
+    let udp_len = udp_len(packet.len() + Icrc::LEN);
     let mut icrc = match (ends.src.ip(), ends.dst.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            Icrc::ipv4(&Ipv4Pseudo { src, dst, id: 0, src_port, udp_len })
+            Icrc::ipv4(&Ipv4Pseudo { src, dst, id: 0, src_port, dst_port, udp_len })
         }
         (src, dst) => {
             let (src, dst) = (v6(src), v6(dst));
-            Icrc::ipv6(&Ipv6Pseudo { src, dst, src_port, udp_len })
+            Icrc::ipv6(&Ipv6Pseudo { src, dst, src_port, dst_port, udp_len })
         }
     };
     icrc.update(packet);

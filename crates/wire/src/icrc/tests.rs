@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::udp::ROCE_PORT;
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -40,13 +41,19 @@ const PSEUDO: Ipv4Pseudo = Ipv4Pseudo {
     dst: Ipv4Addr::new(10, 0, 0, 2),
     id: 0,
     src_port: 0xc123,
+    dst_port: ROCE_PORT,
     udp_len: 0,
 };
 
 /// Returns the ICRC of a packet of `transport` bytes from the BTH on, and its UDP length.
 fn ipv4(id: u16, transport: &[u8]) -> ([u8; 4], u16) {
+    ipv4_to(ROCE_PORT, id, transport)
+}
+
+/// Like [`ipv4`], of a packet to another port.
+fn ipv4_to(dst_port: u16, id: u16, transport: &[u8]) -> ([u8; 4], u16) {
     let udp_len = u16::try_from(8 + transport.len() + Icrc::LEN).unwrap();
-    let mut icrc = Icrc::ipv4(&Ipv4Pseudo { id, udp_len, ..PSEUDO });
+    let mut icrc = Icrc::ipv4(&Ipv4Pseudo { id, dst_port, udp_len, ..PSEUDO });
     icrc.update(transport);
     (icrc.finish(), udp_len)
 }
@@ -54,8 +61,18 @@ fn ipv4(id: u16, transport: &[u8]) -> ([u8; 4], u16) {
 /// The pseudo header gives the same ICRC as the real headers, with any values in the masked fields.
 #[test]
 fn icrc_of_pseudo_header_equals_that_of_masked_ipv4_and_udp_headers() {
+    check_pseudo_header(ROCE_PORT);
+}
+
+/// The ICRC covers the destination port as it is in the header.
+#[test]
+fn icrc_covers_the_actual_udp_destination_port() {
+    check_pseudo_header(ROCE_PORT + 1);
+}
+
+fn check_pseudo_header(dst_port: u16) {
     let transport = [0x33; 32];
-    let (expected, udp_len) = ipv4(0xbeef, &transport);
+    let (expected, udp_len) = ipv4_to(dst_port, 0xbeef, &transport);
     let header = crate::ip::Ipv4 {
         header_len: 20,
         tos: 0x5a,
@@ -69,8 +86,7 @@ fn icrc_of_pseudo_header_equals_that_of_masked_ipv4_and_udp_headers() {
         src: PSEUDO.src,
         dst: PSEUDO.dst,
     };
-    let udp =
-        crate::udp::Udp { src_port: 0xc123, dst_port: ROCE_PORT, length: udp_len, checksum: 3 };
+    let udp = crate::udp::Udp { src_port: 0xc123, dst_port, length: udp_len, checksum: 3 };
     let mut icrc = Icrc::of_ipv4_headers(&header.to_bytes(), udp.to_bytes());
     icrc.update(&transport);
     assert_eq!(icrc.finish(), expected);
