@@ -70,7 +70,7 @@ pub(crate) fn run(global: &Global, args: &CaptureArgs) -> Result<ExitCode> {
             writer.finish()?;
             frames
         }
-        None => show(&mut capture, args, interrupted)?,
+        None => show(&mut capture, args, interrupted, before.port)?,
     };
     eprintln!("{frames} frames");
     if let Ok(after) = admin::status(&dir, &host) {
@@ -97,13 +97,19 @@ fn open(path: &Path) -> Result<Box<dyn Write>> {
     Ok(Box::new(file.with_context(|| format!("cannot create {}", path.display()))?))
 }
 
-/// Prints a line for each frame.
-fn show(capture: &mut Sources, args: &CaptureArgs, interrupted: &AtomicBool) -> Result<u64> {
+/// Prints a line for each frame. `port` is the service's UDP port.
+fn show(
+    capture: &mut Sources,
+    args: &CaptureArgs,
+    interrupted: &AtomicBool,
+    port: u16,
+) -> Result<u64> {
     let mut out = Output(io::stdout().lock());
     let mut start = None;
     copy(capture, args, interrupted, |number, header, frame| {
         let time = Duration::from_nanos(header.time);
-        let line = decode::live_line(number, time, *start.get_or_insert(time), header.kind, frame);
+        let start = *start.get_or_insert(time);
+        let line = decode::live_line(number, time, start, header.kind, port, frame);
         let way = match (header.sent, header.memory) {
             (true, false) => "out",
             (false, false) => "in ",

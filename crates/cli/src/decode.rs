@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use rdmux_host::Config;
 use rdmux_link::capture::FrameKind;
+use rdmux_wire::udp::ROCE_PORT;
 use rustix::fs::{FileType, fstat};
 use serde::Serialize;
 
@@ -47,6 +49,9 @@ pub(crate) struct DecodeArgs {
     /// Ctrl-C stops only the program that writes to it, and a second one stops this command, too
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// A UDP port of RoCE; may be repeated. Without it, 4791 and the port that the configuration file sets
+    #[arg(long = "port", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    ports: Vec<u16>,
     /// Print one JSON object per line: one for each frame, and a summary at the end of each file
     #[arg(long)]
     json: bool,
@@ -55,10 +60,21 @@ pub(crate) struct DecodeArgs {
     quiet: bool,
 }
 
+impl DecodeArgs {
+    /// Returns the UDP ports of RoCE.
+    fn ports(&self) -> anyhow::Result<Vec<u16>> {
+        Ok(match &self.ports[..] {
+            [] => vec![ROCE_PORT, Config::of_environment()?.service.port],
+            ports => ports.to_vec(),
+        })
+    }
+}
+
 /// Prints a line per frame and a summary per file.
 ///
 /// # Errors
-/// When the output cannot be written, or Ctrl-C cannot be handled. Problems of a file are printed on standard error.
+/// When the output cannot be written, Ctrl-C cannot be handled, or the configuration file is wrong. Problems of a capture are printed on
+/// standard error.
 pub(crate) fn run(args: &DecodeArgs) -> anyhow::Result<ExitCode> {
     if args.files.iter().any(|path| path == STDIN) && is_pipe() {
         // The pipe is about to close, after the rest of the frames. The summary follows.
@@ -71,7 +87,7 @@ pub(crate) fn run(args: &DecodeArgs) -> anyhow::Result<ExitCode> {
         quiet: args.quiet,
         headings: args.files.len() > 1 && !args.json && !args.quiet,
     };
-    match decode_all(args, &mut printer) {
+    match decode_all(&args.files, &args.ports()?, &mut printer) {
         // The reader has closed the pipe.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(e) => Err(e.into()),
@@ -80,17 +96,19 @@ pub(crate) fn run(args: &DecodeArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Returns the line of one live frame: the `number`-th, captured at `time` since 1970, in a recording that began at
-/// `start`.
+/// `start`, of a host whose service uses this UDP port.
 pub(crate) fn live_line(
     number: u64,
     time: Duration,
     start: Duration,
     kind: FrameKind,
+    port: u16,
     bytes: &[u8],
 ) -> String {
     let link = frame::link_of(kind);
     let frame = Frame { time, link, data: bytes, original_len: bytes.len() };
-    let dissection = frame::dissect(&frame);
+    // Frames that no network carried have the usual port.
+    let dissection = frame::dissect(&frame, &[ROCE_PORT, port]);
     let relative = time.saturating_sub(start);
     Line { number, time, relative, dissection: &dissection }.to_string()
 }
@@ -131,20 +149,21 @@ impl<R: Read, W: Write> Read for Live<'_, R, W> {
 }
 
 fn decode_all(
-    args: &DecodeArgs,
+    files: &[PathBuf],
+    ports: &[u16],
     printer: &mut Printer<Shared<'_, impl Write>>,
 ) -> io::Result<ExitCode> {
     let mut total = Summary::default();
     let mut unreadable = false;
-    for path in &args.files {
+    for path in files {
         let name = path.display().to_string();
         printer.heading(&name)?;
         let (summary, error) = if name == STDIN {
             let input = Live { input: io::stdin().lock(), out: Shared(printer.out.0) };
-            decode(input, &name, printer)?
+            decode(input, &name, ports, printer)?
         } else {
             match File::open(path) {
-                Ok(file) => decode(file, &name, printer)?,
+                Ok(file) => decode(file, &name, ports, printer)?,
                 Err(error) => (Summary::default(), Some(error.into())),
             }
         };
@@ -158,7 +177,7 @@ fn decode_all(
         }
         total.add(&summary);
     }
-    if args.files.len() > 1 {
+    if files.len() > 1 {
         printer.summary("total", &total)?;
     }
     printer.out.flush()?;
@@ -173,6 +192,7 @@ fn decode_all(
 fn decode(
     input: impl Read,
     name: &str,
+    ports: &[u16],
     printer: &mut Printer<impl Write>,
 ) -> io::Result<(Summary, Option<FileError>)> {
     let mut summary = Summary::default();
@@ -190,7 +210,7 @@ fn decode(
                 return Ok((summary, end.err()));
             }
         };
-        let dissection = streams.follow(frame::dissect(&frame));
+        let dissection = streams.follow(frame::dissect(&frame, ports));
         summary.count(&dissection.what);
         let start: Duration = *first.get_or_insert(frame.time);
         let line = Line {

@@ -297,6 +297,41 @@ fn a_capture_can_be_decoded() {
 }
 
 #[test]
+fn capture_of_a_host_on_another_port_is_decoded_with_that_port() {
+    let net = Net::new();
+    let config = net.path().join("config.toml");
+    fs::write(&config, "[service]\nport = 4792\n").unwrap();
+    for (n, name) in (1..).zip(["one", "two"]) {
+        let mut up = net.command(&["host", "up", name, "--addr", &net.address(n)]);
+        up.env("RDMUX_CONFIG", &config).stdout(Stdio::null());
+        assert!(up.status().unwrap().success());
+    }
+    let capture = |options: &[&str]| {
+        let args = [&["--host", "one", "capture", "-c", "4"], options].concat();
+        let mut command = net.command(&args);
+        let mut capture = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(capture.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+        let (mut server, port) = net.server(&["--host", "one", "ping", "-s", "-p", "0"]);
+        let to = net.address(1);
+        net.ok(&["--host", "two", "ping", "-c", "-a", &to, "-p", &port, "-C", "3"]);
+        assert!(server.wait().unwrap().success());
+        let output = capture.wait_with_output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let live = capture(&[]);
+    assert!(live.contains("CM REQ"), "{live}");
+    let file = net.path().join("capture.pcapng");
+    let file = file.to_str().unwrap();
+    capture(&["-w", file]);
+    let text = net.ok(&["decode", file, "--port", "4792"]);
+    assert!(text.contains("CM REQ") && text.contains("CM REP"), "{text}");
+    let text = net.ok(&["decode", file, "--port", "4791"]);
+    assert!(!text.contains("CM REQ"), "{text}");
+}
+
+#[test]
 fn the_demo_passes_and_leaves_nothing_behind() {
     let net = Net::new().hosts(&["demo-a", "demo-b"]);
     net.ok(&["host", "down"]);

@@ -8,7 +8,7 @@ use rdmux_wire::grh::Grh;
 use rdmux_wire::ib_packet::Parts;
 use rdmux_wire::ip::{self, Ipv4, Ipv6};
 use rdmux_wire::lrh::{Lnh, Lrh};
-use rdmux_wire::udp::{self, Udp};
+use rdmux_wire::udp::Udp;
 use rdmux_wire::{Gid, WireError};
 
 use super::file::Frame;
@@ -86,15 +86,15 @@ mod link {
     pub(super) const LINUX_SLL2: u16 = 276;
 }
 
-/// Dissects a frame. Never fails: invalid contents are described as such.
-pub(super) fn dissect<'a>(frame: &Frame<'a>) -> Dissection<'a> {
+/// Dissects a frame, in which these UDP destination ports are RoCE's. Never fails: invalid contents are described as such.
+pub(super) fn dissect<'a>(frame: &Frame<'a>, ports: &[u16]) -> Dissection<'a> {
     let data = frame.data;
     let missing = frame.original_len.saturating_sub(data.len());
     let (ethertype, at) = match frame.link {
         link::ETHERNET => match Ether::parse(data) {
             Ok(Ether { ethertype, header_len, vlan, .. }) => {
                 let rest = &data[header_len..];
-                return Dissection { vlan, ..network(ethertype, rest, missing) };
+                return Dissection { vlan, ..network(ethertype, rest, missing, ports) };
             }
             Err(error) => return Dissection::other(error.to_string()),
         },
@@ -114,7 +114,7 @@ pub(super) fn dissect<'a>(frame: &Frame<'a>) -> Dissection<'a> {
     };
     match ether::skip_vlan(ethertype, rest) {
         Ok((vlan, ethertype, tags)) => {
-            Dissection { vlan, ..network(ethertype, &rest[tags..], missing) }
+            Dissection { vlan, ..network(ethertype, &rest[tags..], missing, ports) }
         }
         Err(error) => Dissection::other(error.to_string()),
     }
@@ -160,17 +160,17 @@ fn ip_ethertype(packet: Option<&[u8]>) -> Option<u16> {
 }
 
 /// Dissects a network packet. `missing`: how many bytes of the frame were not captured.
-fn network(ethertype: u16, packet: &[u8], missing: usize) -> Dissection<'_> {
+fn network<'a>(ethertype: u16, packet: &'a [u8], missing: usize, ports: &[u16]) -> Dissection<'a> {
     let dissection = match ethertype {
-        ether::IPV4 => ipv4(packet, missing),
-        ether::IPV6 => ipv6(packet, missing),
+        ether::IPV4 => ipv4(packet, missing, ports),
+        ether::IPV6 => ipv6(packet, missing, ports),
         ether::ROCE_V1 => roce_v1(packet, missing),
         _ => return Dissection::other(other::ethertype(ethertype, packet)),
     };
     dissection.unwrap_or_else(|error| Dissection::other(error.to_string()))
 }
 
-fn ipv4(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
+fn ipv4<'a>(packet: &'a [u8], missing: usize, ports: &[u16]) -> Result<Dissection<'a>, WireError> {
     let header = Ipv4::parse(packet)?;
     let (head, rest) = packet.split_at(header.header_len.into());
     let addresses = Addresses { src: header.src.into(), dst: header.dst.into() };
@@ -180,12 +180,12 @@ fn ipv4(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
         let offset = u32::from(header.fragment_offset) * 8;
         What::Fragment { protocol: header.protocol, offset }
     } else {
-        transport(header.protocol, &payload, addresses, Network::Ipv4 { header: head })
+        transport(header.protocol, &payload, addresses, Network::Ipv4 { header: head }, ports)
     };
     Ok(Dissection { addresses: Some(addresses), ..Dissection::of(what) })
 }
 
-fn ipv6(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
+fn ipv6<'a>(packet: &'a [u8], missing: usize, ports: &[u16]) -> Result<Dissection<'a>, WireError> {
     let header = Ipv6::parse(packet)?;
     let addresses = Addresses { src: header.src.into(), dst: header.dst.into() };
     let rest = &packet[Ipv6::LEN..];
@@ -197,7 +197,7 @@ fn ipv6(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
         let len = usize::from(header.payload_len).saturating_sub(extensions);
         let payload = Payload::new(found.bytes, len, missing, "IPv6 payload length");
         let network = Network::Ipv6 { src: header.src, dst: header.dst };
-        transport(found.protocol, &payload, addresses, network)
+        transport(found.protocol, &payload, addresses, network, ports)
     };
     Ok(Dissection { addresses: Some(addresses), ..Dissection::of(what) })
 }
@@ -282,6 +282,7 @@ fn transport<'a>(
     payload: &Payload<'a>,
     addresses: Addresses,
     network: Network<'a>,
+    ports: &[u16],
 ) -> What<'a> {
     if protocol == ip::TCP {
         let segment = Segment::parse(payload.bytes, payload.len, addresses);
@@ -294,7 +295,7 @@ fn transport<'a>(
         Ok(header) => header,
         Err(error) => return What::Other(error.to_string()),
     };
-    if header.dst_port != udp::ROCE_PORT {
+    if !ports.contains(&header.dst_port) {
         return What::Other(header.to_string());
     }
     let len = usize::from(header.length) - Udp::LEN;

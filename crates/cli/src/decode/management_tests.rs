@@ -14,10 +14,10 @@ use rdmux_wire::{
 };
 
 use super::file::Frame;
-use super::frame::{What, dissect};
+use super::frame::What;
 use super::line::{JsonLine, Line};
 use super::roce::IcrcCheck;
-use super::tests::{frame, ipv4, summary_of, with_icrc_v4};
+use super::tests::{dissect, frame, ipv4, summary_of, with_icrc_v4};
 
 const INFINIBAND: u16 = 247;
 const ERF: u16 = 197;

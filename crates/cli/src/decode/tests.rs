@@ -6,16 +6,23 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use rdmux_wire::icrc::{Icrc, Ipv4Pseudo, Ipv6Pseudo};
 use rdmux_wire::ip::{self, Ipv4, Ipv6};
-use rdmux_wire::udp::{ROCE_PORT, Udp};
+use rdmux_wire::udp::Udp;
 use rdmux_wire::{Bth, Grh, HeaderBuf, Lrh, Opcode, Psn, Qpn};
 
 use super::file::Frame;
-use super::frame::{What, dissect};
+use super::frame::{Dissection, What};
 use super::roce::IcrcCheck;
 use super::*;
 
 const ETHERNET: u16 = 1;
 const RAW: u16 = 101;
+
+/// The ports of RoCE in these tests.
+pub(super) const ROCE_PORTS: [u16; 1] = [ROCE_PORT];
+
+pub(super) fn dissect<'a>(frame: &Frame<'a>) -> Dissection<'a> {
+    super::frame::dissect(frame, &ROCE_PORTS)
+}
 
 // ---- the parts of frames
 
@@ -32,28 +39,38 @@ fn transport(opcode: Opcode, psn: u32) -> Vec<u8> {
     bytes
 }
 
-fn udp(len: usize) -> Udp {
+fn udp(dst_port: u16, len: usize) -> Udp {
     let length = u16::try_from(Udp::LEN + len).unwrap();
-    Udp { src_port: 0xc001, dst_port: ROCE_PORT, length, checksum: 0 }
+    Udp { src_port: 0xc001, dst_port, length, checksum: 0 }
 }
 
 /// Appends the ICRC of a separate packet with this Identification.
 pub(super) fn with_icrc_v4(transport: &[u8], id: u16) -> Vec<u8> {
-    let udp_len = udp(transport.len() + 4).length;
-    let mut icrc = Icrc::ipv4(&Ipv4Pseudo { src: SRC, dst: DST, id, src_port: 0xc001, udp_len });
+    with_icrc_v4_to(ROCE_PORT, transport, id)
+}
+
+fn with_icrc_v4_to(port: u16, transport: &[u8], id: u16) -> Vec<u8> {
+    let Udp { src_port, dst_port, length: udp_len, .. } = udp(port, transport.len() + 4);
+    let pseudo = Ipv4Pseudo { src: SRC, dst: DST, id, src_port, dst_port, udp_len };
+    let mut icrc = Icrc::ipv4(&pseudo);
     icrc.update(transport);
     [transport, &icrc.finish()].concat()
 }
 
 fn with_icrc_v6(transport: &[u8]) -> Vec<u8> {
-    let udp_len = udp(transport.len() + 4).length;
-    let mut icrc = Icrc::ipv6(&Ipv6Pseudo { src: SRC6, dst: DST6, src_port: 0xc001, udp_len });
+    let Udp { src_port, dst_port, length: udp_len, .. } = udp(ROCE_PORT, transport.len() + 4);
+    let pseudo = Ipv6Pseudo { src: SRC6, dst: DST6, src_port, dst_port, udp_len };
+    let mut icrc = Icrc::ipv6(&pseudo);
     icrc.update(transport);
     [transport, &icrc.finish()].concat()
 }
 
 pub(super) fn ipv4(id: u16, payload: &[u8]) -> Vec<u8> {
-    let udp = udp(payload.len());
+    ipv4_to(ROCE_PORT, id, payload)
+}
+
+fn ipv4_to(port: u16, id: u16, payload: &[u8]) -> Vec<u8> {
+    let udp = udp(port, payload.len());
     let header = Ipv4 {
         header_len: 20,
         tos: 0,
@@ -71,7 +88,7 @@ pub(super) fn ipv4(id: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 fn ipv6(payload: &[u8]) -> Vec<u8> {
-    let udp = udp(payload.len());
+    let udp = udp(ROCE_PORT, payload.len());
     let header = Ipv6 {
         tclass: 0,
         flow_label: 7,
@@ -104,6 +121,21 @@ fn is_right(frame: &Frame<'_>) -> bool {
     (rdma, icrc_right, offloaded) == (1, 1, 0)
 }
 
+#[test]
+fn rdma_on_a_port_of_roce_is_decoded_and_on_any_other_is_udp() {
+    const PORT: u16 = 4792;
+    let data = ipv4_to(PORT, 7, &with_icrc_v4_to(PORT, &transport(Opcode::RC_SEND_ONLY, 5), 7));
+    let mut wrong = data.clone();
+    *wrong.last_mut().unwrap() ^= 1;
+    for (data, icrc_right) in [(&data, 1), (&wrong, 0)] {
+        let mut summary = Summary::default();
+        summary.count(&super::frame::dissect(&frame(RAW, data), &[ROCE_PORT, PORT]).what);
+        assert_eq!((summary.rdma, summary.icrc_right), (1, icrc_right));
+        assert_eq!(summary.all_right(), icrc_right == 1);
+    }
+    assert_eq!(summary_of(&frame(RAW, &wrong)).rdma, 0);
+}
+
 // ---- the kernel's captures
 
 pub(super) fn captures() -> PathBuf {
@@ -115,7 +147,8 @@ pub(super) fn quiet() -> Printer<io::Sink> {
 }
 
 pub(super) fn decode_file(path: &Path) -> Summary {
-    let (summary, error) = decode(File::open(path).unwrap(), "capture", &mut quiet()).unwrap();
+    let (summary, error) =
+        decode(File::open(path).unwrap(), "capture", &ROCE_PORTS, &mut quiet()).unwrap();
     assert!(error.is_none(), "{}: {error:?}", path.display());
     summary
 }
@@ -357,11 +390,10 @@ fn status() {
         (vec![&empty], ExitCode::from(2)),
     ] {
         let files: Vec<PathBuf> = files.into_iter().cloned().collect();
-        let args = DecodeArgs { files, json: false, quiet: true };
         let Printer { out, json, quiet, headings } = quiet();
         let out = RefCell::new(out);
         let mut printer = Printer { out: Shared(&out), json, quiet, headings };
-        assert_eq!(decode_all(&args, &mut printer).unwrap(), expected, "{args:?}");
+        assert_eq!(decode_all(&files, &ROCE_PORTS, &mut printer).unwrap(), expected, "{files:?}");
     }
 }
 
@@ -369,7 +401,7 @@ fn status() {
 fn json_lines_are_objects() {
     let mut printer = Printer { out: Vec::new(), json: true, quiet: false, headings: false };
     let file = File::open(captures().join("rxe_mckey.pcap")).unwrap();
-    let (summary, _) = decode(file, "x", &mut printer).unwrap();
+    let (summary, _) = decode(file, "x", &ROCE_PORTS, &mut printer).unwrap();
     printer.summary("x", &summary).unwrap();
     let text = String::from_utf8(printer.out).unwrap();
     let lines: Vec<serde_json::Value> =
@@ -429,12 +461,12 @@ fn both_formats_in_both_byte_orders() {
                 first.time.as_nanos() == 9_500_000_000 || first.time.as_nanos() == 10_000_000_000
             );
             assert_eq!((first.data, first.link), (&packet[..], RAW));
-            let (summary, error) = decode(&bytes[..], "x", &mut quiet()).unwrap();
+            let (summary, error) = decode(&bytes[..], "x", &ROCE_PORTS, &mut quiet()).unwrap();
             assert!(error.is_none());
             assert_eq!((summary.frames, summary.icrc_right), (frames, frames));
             // A truncated file is read up to its end, followed by an error.
             let cut = &bytes[..bytes.len() - 1];
-            let (summary, error) = decode(cut, "x", &mut quiet()).unwrap();
+            let (summary, error) = decode(cut, "x", &ROCE_PORTS, &mut quiet()).unwrap();
             assert!(matches!(error, Some(FileError::CutShort(_))), "{error:?}");
             assert_eq!(summary.frames, frames - 1);
         }
@@ -444,7 +476,7 @@ fn both_formats_in_both_byte_orders() {
 #[test]
 fn two_sections_of_different_byte_order() {
     let bytes = [pcapng(false, &packet_v4()), pcapng(true, &packet_v4())].concat();
-    let (summary, error) = decode(&bytes[..], "x", &mut quiet()).unwrap();
+    let (summary, error) = decode(&bytes[..], "x", &ROCE_PORTS, &mut quiet()).unwrap();
     assert!(error.is_none());
     assert_eq!(summary.icrc_right, 6);
 }
@@ -458,7 +490,7 @@ proptest! {
             _ => Vec::new(),
         };
         bytes.splice(0..0, start);
-        decode(&bytes[..], "x", &mut quiet()).unwrap();
+        decode(&bytes[..], "x", &ROCE_PORTS, &mut quiet()).unwrap();
     }
 
     #[test]

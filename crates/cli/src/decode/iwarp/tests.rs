@@ -13,7 +13,7 @@ use rdmux_wire::iwarp::terminate::{Fault, Terminate};
 use rdmux_wire::tcp::{self, Tcp};
 
 use super::super::summary::Summary;
-use super::super::tests::{captures, decode_file, pcap, quiet};
+use super::super::tests::{ROCE_PORTS, captures, decode_file, pcap, quiet};
 use super::super::{Printer, decode};
 use super::*;
 
@@ -69,7 +69,7 @@ fn lines() {
     let mut printer = Printer { out: Vec::new(), json: false, quiet: false, headings: false };
     for name in ["siw_rping_p2p.pcap", "siw_rping_read_terminate.pcap"] {
         let file = std::fs::File::open(captures().join(name)).unwrap();
-        decode(file, "x", &mut printer).unwrap();
+        decode(file, "x", &ROCE_PORTS, &mut printer).unwrap();
     }
     let text = String::from_utf8(printer.out).unwrap();
     for line in [
@@ -102,7 +102,7 @@ fn siw_terminate_is_an_mpa_error_only_as_first_fpdu_of_the_initiator() {
         let frames = conversation.frames();
         let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         let mut printer = Printer { out: Vec::new(), json: false, quiet: false, headings: false };
-        decode(&pcap(false, &frames)[..], "x", &mut printer).unwrap();
+        decode(&pcap(false, &frames)[..], "x", &ROCE_PORTS, &mut printer).unwrap();
         let printed = String::from_utf8(printer.out).unwrap();
         assert!(printed.contains(text), "{printed}");
     }
@@ -230,7 +230,8 @@ impl Packet {
 
 fn decode_frames(frames: &[Vec<u8>]) -> Summary {
     let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
-    let (summary, error) = decode(&pcap(false, &frames)[..], "x", &mut quiet()).unwrap();
+    let (summary, error) =
+        decode(&pcap(false, &frames)[..], "x", &ROCE_PORTS, &mut quiet()).unwrap();
     assert!(error.is_none());
     summary
 }
@@ -450,7 +451,7 @@ fn decode_cut(conversation: &Conversation, snap: usize) -> Summary {
         file.extend([9, 0, len, original].iter().flat_map(|v: &u32| v.to_le_bytes()));
         file.extend_from_slice(cut);
     }
-    let (summary, error) = decode(&file[..], "x", &mut quiet()).unwrap();
+    let (summary, error) = decode(&file[..], "x", &ROCE_PORTS, &mut quiet()).unwrap();
     assert!(error.is_none());
     summary
 }
@@ -545,7 +546,7 @@ fn tcp_streams_that_are_not_mpa_are_not_iwarp() {
 fn json() {
     let mut printer = Printer { out: Vec::new(), json: true, quiet: false, headings: false };
     let file = std::fs::File::open(captures().join("siw_rping_crc.pcap")).unwrap();
-    decode(file, "x", &mut printer).unwrap();
+    decode(file, "x", &ROCE_PORTS, &mut printer).unwrap();
     let text = String::from_utf8(printer.out).unwrap();
     let lines: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
