@@ -15,7 +15,9 @@ use common::{Host, connect_qp};
 use rdmux_host::proto::Status;
 use rdmux_host::{ConnectOptions, HostClient, HostName, RuntimeDir};
 use rdmux_testing::qp::{ALL_ACCESS as ALL, connected_to};
-use rdmux_transport::attr::{AddressVector, AttrMask, MigState, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::attr::{
+    Access, AddressVector, AttrMask, MigState, QpAttr, QpCaps, QpState, QpType,
+};
 use rdmux_transport::wr::{
     Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
 };
@@ -24,7 +26,7 @@ use rdmux_verbs::{
     Cq, Device, Mr, MrInit, Pd, Qp, QpInit, Srq, SrqAttr, Target, VerbsError, Xrcd, XrcdFlags,
 };
 use rdmux_wire::{AckTimeout, Gid, Qpn};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 const BYTES: usize = 256 << 10;
 
@@ -553,6 +555,44 @@ fn x9_one_xrc_connection_serves_two_receiving_processes() {
         scene.domains[0].unregister(target).unwrap();
         scene.domains[1].unregister(target).unwrap();
         assert!(scene.there.status().xrc_targets.is_empty());
+    }
+}
+
+/// The region is the whole address space, of which the hub reads ahead only what it can.
+#[test]
+fn xrc_read_reaches_up_to_memory_that_is_not_accessible() {
+    const PAGE: usize = 4096;
+    const MTU: usize = 1024;
+    for scene in [Scene::on_one_host(), Scene::on_two_hosts()] {
+        let (scene, target) = scene.connected();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new pages, to which there are no references; and a region of all memory, which peers only read.
+        let (base, mr) = unsafe {
+            let base =
+                mmap_anonymous(ptr::null_mut(), 3 * PAGE, access, MapFlags::PRIVATE).unwrap();
+            base.cast::<u8>().write_bytes(7, 2 * PAGE);
+            mprotect(base.byte_add(2 * PAGE), PAGE, MprotectFlags::empty()).unwrap();
+            let rights = Access::REMOTE_READ | Access::ON_DEMAND;
+            let whole = MrInit::own(ptr::null(), usize::MAX, rights);
+            (base, Mr::register(&scene.receivers[0].pd, whole).unwrap())
+        };
+        let srqn = number(&scene.srqs[0]);
+        let read = |to: usize, length: usize| {
+            let remote_addr = (base.addr() + to - length) as u64;
+            let op = SendOp::Read { remote_addr, rkey: mr.rkey() };
+            scene.sender.write(0, &[0; 2 * PAGE]);
+            post(&scene.qp, srqn, op, &[scene.sender.sge(0, length)]);
+            scene.sender.wait().status
+        };
+        for length in [2 * MTU, 2 * PAGE - 100, 100] {
+            assert_eq!(read(2 * PAGE, length), WcStatus::Success, "{length}");
+            assert_eq!(scene.sender.read(0, length), vec![7; length]);
+        }
+        assert_eq!(read(2 * PAGE + 1, 2 * MTU), WcStatus::RemAccessErr);
+        assert_eq!(scene.domains[0].query(target).unwrap().state, QpState::Err);
+        drop(mr);
+        // SAFETY: the mapping, without the region.
+        unsafe { munmap(base, 3 * PAGE).unwrap() };
     }
 }
 

@@ -368,7 +368,12 @@ impl<'a> Placing<'a> {
         let len = find(wish as u64).map_or(into.len(), |_| wish);
         ahead.data.resize(len, 0);
         (ahead.start, ahead.rkey) = (va, rkey);
-        let read = from.space.read(from.addr, &mut ahead.data);
+        let mut read = from.space.read(from.addr, &mut ahead.data);
+        if read == Err(AccessFault::Unmapped) && len > into.len() {
+            // The region may have parts without memory, which were not requested.
+            ahead.data.truncate(into.len());
+            read = from.space.read(from.addr, &mut ahead.data);
+        }
         match read {
             Ok(()) => into.copy_from_slice(&ahead.data[..into.len()]),
             Err(_) => ahead.data.clear(),
