@@ -281,7 +281,7 @@ impl Hub {
             .domains()
             .map(|(id, entry)| DomainStatus {
                 id,
-                file: entry.file,
+                file: entry.file.map(|file| (file.device, file.inode)),
                 pids: entry.openers.iter().map(pid).collect(),
                 srqs: entry.domain.len(),
             })
@@ -321,17 +321,27 @@ fn now(core: &QpCore, until: Instant) -> Option<TargetNow> {
     }
 }
 
-/// Returns a file's device and inode as the kernel has them cached (`AT_STATX_DONT_SYNC`, `statx(2)`), without querying a
+/// Returns what identifies a file, as the kernel has it cached (`AT_STATX_DONT_SYNC`, `statx(2)`), without querying a
 /// file system in user space, which need not reply.
 fn file_key(fd: BorrowedFd<'_>) -> Result<FileKey, VerbsError> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let stat = rustix::fs::statx(fd, c"", flags, StatxFlags::INO)
+    let stat = rustix::fs::statx(fd, c"", flags, StatxFlags::INO | StatxFlags::BTIME)
         .map_err(|e| VerbsError::os("open an XRC domain")(std::io::Error::from(e)))?;
-    Ok((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
+    let has_time = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+    Ok(FileKey {
+        device: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
+        inode: stat.stx_ino,
+        created: has_time.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec)),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+    use std::time::UNIX_EPOCH;
+
     use rdmux_transport::attr::Access;
     use rdmux_transport::wr::Sge;
     use rdmux_wire::{Lkey, Rkey};
@@ -340,6 +350,17 @@ mod tests {
     use crate::lab::Lab;
     use crate::objects::xrc::record::{Invalidated, kind};
     use crate::objects::xrc::request::{Hold, RegionRow};
+
+    #[test]
+    fn xrc_file_key_has_the_time_of_creation() {
+        let file = File::open(std::env::current_exe().unwrap()).unwrap();
+        let metadata = file.metadata().unwrap();
+        let key = file_key(file.as_fd()).unwrap();
+        assert_eq!((key.device, key.inode), (metadata.dev(), metadata.ino()));
+        let created = metadata.created().ok().map(|at| at.duration_since(UNIX_EPOCH).unwrap());
+        let since = key.created.map(|(s, ns)| Duration::new(s.cast_unsigned(), ns));
+        assert_eq!(since, created);
+    }
 
     /// Registrations arrive by the socket, invalidations by the ring.
     #[test]

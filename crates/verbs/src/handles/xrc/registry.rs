@@ -16,8 +16,22 @@ use crate::objects::xrc::request::Hold;
 /// The maximum number of openings of domains of one process.
 const MAX_OPENINGS: usize = 4096;
 
-/// A file, by device and inode.
-pub(crate) type FileKey = (u64, u64);
+/// A file, by device, inode and time of creation. The time tells it from a deleted file whose inode it got.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileKey {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// Seconds and nanoseconds; none if the file system does not record the time, or has not read it yet.
+    pub(crate) created: Option<(i64, u32)>,
+}
+
+impl FileKey {
+    fn is_same_file(self, other: Self) -> bool {
+        let times = self.created.zip(other.created);
+        (self.device, self.inode) == (other.device, other.inode)
+            && times.is_none_or(|(one, other)| one == other)
+    }
+}
 
 /// A domain.
 #[derive(Debug)]
@@ -92,7 +106,8 @@ impl Registry {
                 format!("this process has opened {MAX_OPENINGS} domains already, the maximum"),
             ));
         }
-        let found = self.domains.iter().find(|(_, d)| file.is_some() && d.file == file);
+        let is_its = |d: &DomainEntry| d.file.zip(file).is_some_and(|(a, b)| a.is_same_file(b));
+        let found = self.domains.iter().find(|(_, d)| is_its(d));
         let domain = match found.map(|(&id, _)| id) {
             Some(_) if create && exclusive => {
                 return Err(invalid("the file's domain exists already, and O_EXCL is set"));

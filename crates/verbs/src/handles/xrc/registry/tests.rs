@@ -9,7 +9,7 @@ use crate::engine::xrc::place::TargetEnds;
 
 const A: MemberId = MemberId(1);
 const B: MemberId = MemberId(2);
-const FILE: Option<FileKey> = Some((8, 77));
+const FILE: Option<FileKey> = Some(FileKey { device: 8, inode: 77, created: Some((5, 6)) });
 
 fn target(registry: &mut Registry, member: MemberId, opening: u32, hold: Hold) -> Qpn {
     let make = |qpn, domain| QpCore::target(qpn, TargetEnds::new(domain, None));
@@ -43,6 +43,20 @@ fn domains_are_opened_as_files_are() {
     // Each private opening is a domain of its own.
     registry.open(A, None, true, false).unwrap();
     registry.open(A, None, true, true).unwrap();
+    assert_eq!(registry.domains().count(), 2);
+}
+
+/// The file was deleted, but its domain is open; the inode is that of a new file now.
+#[test]
+fn domain_of_a_deleted_file_is_not_that_of_a_later_file_with_its_inode() {
+    let mut registry = Registry::default();
+    let at = |created| Some(FileKey { created, ..FILE.unwrap() });
+    registry.open(A, FILE, true, true).unwrap();
+    assert_eq!(errno(registry.open(B, at(Some((5, 7))), false, false)), libc::EAGAIN);
+    registry.open(B, at(Some((5, 7))), true, true).unwrap();
+    assert_eq!(registry.domains().count(), 2);
+    // Some file systems learn the time later.
+    registry.open(B, at(None), false, false).unwrap();
     assert_eq!(registry.domains().count(), 2);
 }
 
