@@ -192,7 +192,7 @@ pub(crate) fn group_of(packet: &Arrival<'_>) -> (u8, Gid) {
 mod tests {
     use std::net::Ipv4Addr;
     use std::sync::mpsc;
-    use std::{fs, thread};
+    use std::thread;
 
     use rdmux_transport::attr::QpType;
     use rdmux_wire::Qkey;
@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::handles::qp::Qp;
-    use crate::lab::{Lab, Node};
+    use crate::lab::{Lab, Node, rests};
 
     const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 209, 1);
 
@@ -214,14 +214,6 @@ mod tests {
 
     fn wires(node: &Node) -> usize {
         node.device.engine().inbound(|inbound| inbound.wires())
-    }
-
-    /// Returns whether a thread of this process sleeps, or has ended.
-    fn rests(thread: &str) -> bool {
-        let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-        stat.map_or(true, |stat| {
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
-        })
     }
 
     #[test]

@@ -725,3 +725,9 @@ pub fn child_with_memory() -> Child {
     };
     Child { pid, addr, process }
 }
+
+/// Returns whether a thread of this process sleeps, or has ended.
+pub fn rests(thread: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    stat.map_or(true, |stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S')))
+}

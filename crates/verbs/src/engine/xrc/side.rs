@@ -252,7 +252,9 @@ impl Side {
             device.raise(Raised::Target(target.clone(), event));
         }
         drop(targets);
-        if self.registrations.lock().contains_key(&qpn) {
+        // Locked until the event is queued: the thread that removes the registration then withdraws its events.
+        let registrations = self.registrations.lock();
+        if registrations.contains_key(&qpn) {
             device.raise(Raised::XrcQp(qpn, event));
         }
     }
@@ -385,20 +387,25 @@ impl Side {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::sync::mpsc;
+
     use rdmux_link::Board;
     use rdmux_transport::attr::QpType;
     use rdmux_transport::wr::{Sge, WcOpcode, WcStatus};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    use rustix::thread::gettid;
 
     use super::*;
     use crate::engine::background::RETRY;
     use crate::engine::xrc::member::{Identity, Member, MemberId};
     use crate::handles::pd::Pd;
-    use crate::lab::{Lab, Node, child_with_memory};
+    use crate::lab::{Lab, Node, child_with_memory, rests};
     use crate::objects::control::ReachFds;
     use crate::objects::quota::Counted;
     use crate::objects::srq::SrqAttr;
+    use crate::objects::xrc::opening::Opening;
     use crate::objects::xrc::queue::XrcQueue;
 
     fn receive_with_invalidation(rkey: Rkey) -> Completion {
@@ -480,6 +487,34 @@ mod tests {
 
         hub.xrc().host_members().remove(&hub, &member);
         assert_eq!(hub.drive(), None);
+    }
+
+    /// Otherwise the event could follow the removal of the registration, after which its events are withdrawn.
+    #[test]
+    fn registration_is_not_removed_while_its_event_is_raised() {
+        let (device, _control) = Lab::new(true).driven_process("127.77.208.5");
+        let (qpn, opening) = (Qpn::new(0x80_0001), Opening::new(device.control().clone(), 1));
+        device.xrc().registered(qpn, opening.registration());
+        let raise = || device.xrc().raise(&device, qpn, QpEvent::CommEst);
+        raise();
+        let is_held = Cell::new(false);
+        std::thread::scope(|scope| {
+            // The queue of events is locked meanwhile.
+            device.events().withdraw(|_| {
+                let (tell, hear) = mpsc::channel();
+                scope.spawn(move || {
+                    tell.send(gettid().as_raw_nonzero().to_string()).unwrap();
+                    raise();
+                });
+                let raising = hear.recv().unwrap();
+                while !rests(&raising) {
+                    std::thread::yield_now();
+                }
+                is_held.set(device.xrc().registrations.is_locked());
+                false
+            });
+        });
+        assert!(is_held.get());
     }
 
     /// A key was registered again while the message was in transit from the hub, which invalidated the earlier registration.
