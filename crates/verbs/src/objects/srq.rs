@@ -210,11 +210,10 @@ impl SrqCore {
         if self.xrc.is_some() && attr.max_wr > queue.attr.max_wr {
             return Err(VerbsError::invalid(WHAT, "a queue of an XRC domain cannot grow"));
         }
-        if queue.entries.len() > attr.max_wr as usize {
-            return Err(VerbsError::invalid(
-                WHAT,
-                format!("{} receives are posted, more than the new size", queue.entries.len()),
-            ));
+        let posted = self.xrc.as_ref().map_or(queue.entries.len(), XrcQueue::outstanding);
+        if posted > attr.max_wr as usize {
+            let why = format!("{posted} receives are posted, more than the new size");
+            return Err(VerbsError::invalid(WHAT, why));
         }
         queue.attr = attr;
         Ok(())
@@ -285,5 +284,33 @@ impl SrqCore {
     /// Returns the count of the queue's events that the program took.
     pub(crate) fn unacked(&self) -> &Unacked {
         &self.unacked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handles::cq::Cq;
+    use crate::lab::Lab;
+    use crate::objects::quota::Counted;
+
+    #[test]
+    fn xrc_queue_shrinks_only_to_its_outstanding_receives() {
+        let (device, _control) = Lab::new(false).process("127.77.207.2");
+        let cq = Cq::new(&device, 1, None, 0).unwrap();
+        let (ring, _fd) = XrcQueue::new(cq.core.clone(), 8, 1).unwrap();
+        let attr = SrqAttr { max_wr: 8, max_sge: 1, limit: 0 };
+        let permit = device.permit("try", Counted::Srq).unwrap();
+        let srq = SrqCore::for_xrc(PdId(1), attr, ring, 0, permit);
+        for wr_id in 0..4 {
+            srq.post(&RecvWr { wr_id, sges: &[] }).unwrap();
+        }
+        let shrink = |size| srq.modify(device.limits(), Some(size), None).map_err(|e| e.errno());
+        assert_eq!(shrink(3), Err(libc::EINVAL));
+        assert_eq!(srq.attr(), attr);
+        shrink(4).unwrap();
+        srq.completed();
+        shrink(3).unwrap();
+        assert_eq!(srq.attr().max_wr, 3);
     }
 }

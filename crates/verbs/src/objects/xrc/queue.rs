@@ -76,6 +76,11 @@ impl XrcQueue {
         })
     }
 
+    /// Returns how many receives are posted and not complete.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding.load(Ordering::Relaxed) as usize
+    }
+
     /// Records that a receive is complete. Returns how many are not.
     pub(crate) fn completed(&self) -> u32 {
         let took = self
