@@ -79,6 +79,35 @@ fn a_packet_without_owner_is_counted_and_a_stray_one_passed_on() {
 }
 
 #[test]
+fn stray_packet_reaches_no_device_of_another_kind_and_none_by_a_foreign_address() {
+    let host = Host::start();
+    let (a, b) = (host.client(), host.client());
+    let [iwarp, ib] = [DeviceKind::Iwarp, DeviceKind::Ib].map(|kind| host.client_of(kind));
+    let to = |client: &HostClient| packet(u32::from(client.info().slot.slot) << SLOT_SHIFT | 5, 1);
+    let src = "192.0.2.1:4791".parse().unwrap();
+    for (from, of) in [(&ib, &ib), (&ib, &a), (&iwarp, &a), (&iwarp, &iwarp), (&b, &ib)] {
+        from.stray(src, host.ip, &to(of));
+    }
+    b.stray(src, "192.0.2.2".parse().unwrap(), &to(&a));
+    // Each request is handled before the next one of its client.
+    for client in [&ib, &iwarp, &b] {
+        client.new_slot().unwrap();
+    }
+    assert_eq!(host.counter("service_strays_passed_on"), 0);
+    assert_eq!(host.counter("service_drop_no_qp"), 1);
+    assert_eq!(host.counter("service_drop_stray"), 5);
+    // Nor is a packet from the network for a device on a fabric.
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for client in [&ib, &iwarp, &a] {
+        sender.send_to(&to(client), host.at(4791)).unwrap();
+    }
+    let ControlEvent::Stray { src, .. } = next_event(&a).unwrap() else { panic!() };
+    assert_eq!(src, sender.local_addr().unwrap());
+    assert_eq!(host.counter("service_drop_no_qp"), 3);
+    assert_eq!(host.counter("service_strays_passed_on"), 1);
+}
+
+#[test]
 fn both_ends_get_the_same_rings_whichever_asks() {
     let host = Host::start();
     let (a, b) = (host.client(), host.client());

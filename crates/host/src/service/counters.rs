@@ -42,6 +42,8 @@ counters! {
     DropQp0 => "service_drop_qp0",
     /// Dropped: for a queue pair number without an owner.
     DropNoQp => "service_drop_no_qp",
+    /// Dropped: passed on by a process whose device receives no datagrams at that address.
+    DropStray => "service_drop_stray",
     /// Datagrams passed on to the process that owns the queue pair.
     Strays => "service_strays_passed_on",
     /// Datagrams dropped because the process's socket was full.

@@ -8,7 +8,7 @@ use rdmux_verbs::kind;
 use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Qkey, Qpn};
 
-use super::clients::ClientId;
+use super::clients::{Client, ClientId};
 use super::core::Core;
 use super::counters::Count;
 use super::mad::{Due, Owner};
@@ -25,7 +25,10 @@ impl Core {
         dst: IpAddr,
         bytes: &[u8],
     ) {
-        let Some(owner) = self.owner_of(kind, qpn) else {
+        let is_of_kind = |&id: &ClientId| {
+            self.clients.get(id).and_then(Client::device_kind).is_some_and(|of| of == kind)
+        };
+        let Some(owner) = self.owner_of(kind, qpn).filter(is_of_kind) else {
             return self.counts.add(Count::DropNoQp);
         };
         let stray = Notify::Stray { src, dst, bytes: bytes.to_vec() };

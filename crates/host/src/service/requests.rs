@@ -540,8 +540,12 @@ impl Core {
         }
     }
 
+    /// Handles a datagram that a client received at one of the host's addresses, as it says. Its source cannot be verified.
     fn handle_stray(&mut self, id: ClientId, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {
         let kind = self.clients.get(id).and_then(Client::device_kind).unwrap_or_default();
+        if !kind.has_qp1_of_host() || self.addresses.find(dst).is_none() {
+            return self.counts.add(Count::DropStray);
+        }
         match bytes.get(4..).and_then(|b| b.first_chunk()) {
             Some(word) => {
                 let qpn = Qpn::new(u32::from_be_bytes(*word));
