@@ -1,6 +1,6 @@
 //! The numbers of targets and of XRC shared receive queues. Bit 23 is set; then follow nine bits of generation, which advance with
-//! each allocation, then fourteen bits of index. So a number is reused only after 512 allocations of its index, and an index is
-//! not reused while others are free. The generation of an index starts at random: a late packet for an object of an earlier
+//! each allocation, then fourteen bits of index. So a number is reused only after 512 allocations of its index. An index is reused
+//! only after all others have been used, and the one that has been free for longest first. The generation of an index starts at random: a late packet for an object of an earlier
 //! service rarely matches anything.
 
 use std::collections::VecDeque;
@@ -28,15 +28,12 @@ pub(crate) struct Numbers {
 impl Numbers {
     /// Allocates a number that was not in use recently. Returns none when all are in use.
     pub(crate) fn take(&mut self) -> Option<u32> {
-        let fresh =
-            || u16::try_from(self.generations.len()).ok().filter(|&i| usize::from(i) < MOST);
-        let index = match self.free.pop_front() {
-            Some(index) => index,
-            None => {
-                let index = fresh()?;
-                self.generations.push(self.first_generation(index));
-                index
+        let index = match u16::try_from(self.generations.len()) {
+            Ok(fresh) if usize::from(fresh) < MOST => {
+                self.generations.push(self.first_generation(fresh));
+                fresh
             }
+            _ => self.free.pop_front()?,
         };
         let next = &mut self.generations[usize::from(index)];
         let generation = u32::from(*next);
@@ -71,19 +68,32 @@ mod tests {
     #[test]
     fn x8_a_number_returns_only_after_hundreds_of_allocations_of_its_slot() {
         let mut numbers = Numbers::default();
-        let mut seen = HashSet::new();
-        let mut last = None;
-        for _ in 0..1 << GENERATION_BITS {
+        let mut last = std::iter::from_fn(|| numbers.take()).last().unwrap();
+        let mut seen = HashSet::from([last]);
+        for _ in 1..1 << GENERATION_BITS {
+            numbers.give_back(last);
             let number = numbers.take().unwrap();
-            assert_eq!(number & TOP, TOP);
-            assert_eq!(index_of(number), 0, "one at a time is in use");
-            let next = |last: u32| TOP | ((last + (1 << INDEX_BITS)) % TOP);
-            assert!(last.is_none_or(|last| number == next(last)), "the upper bits advance");
+            let next = TOP | ((last + (1 << INDEX_BITS)) % TOP);
+            assert_eq!(number, next, "all others are in use, and the upper bits advance");
             assert!(seen.insert(number));
-            last = Some(number);
-            numbers.give_back(number);
+            last = number;
         }
+        numbers.give_back(last);
         assert!(!seen.insert(numbers.take().unwrap()), "then it begins anew");
+    }
+
+    #[test]
+    fn freed_xrc_index_is_reused_only_after_all_others_and_the_longest_free_first() {
+        let mut numbers = Numbers::default();
+        let indexes: Vec<usize> = (0..2 * MOST)
+            .map(|_| {
+                let number = numbers.take().unwrap();
+                numbers.give_back(number);
+                index_of(number)
+            })
+            .collect();
+        assert_eq!(indexes[..MOST].iter().collect::<HashSet<_>>().len(), MOST);
+        assert_eq!(indexes[..MOST], indexes[MOST..]);
     }
 
     #[test]
