@@ -23,7 +23,7 @@ use super::clients::{Client, ClientId};
 use super::core::Core;
 use super::poller::{self, Interest, Poller, Token};
 use super::requests::failure;
-use super::shares::no_descriptors;
+use super::shares::{HubShares, no_descriptors};
 use crate::client::HostClient;
 use crate::error::HostError;
 use crate::names::HostName;
@@ -100,8 +100,9 @@ impl Core {
         };
         let pidfd = client.pidfd.as_ref().and_then(|fd| fd.try_clone().ok());
         let slot = client.slots.first().copied().unwrap_or(0);
-        let who = Identity { pid: client.pid, comm: client.comm.clone(), slot, pidfd };
-        let (socket, user) = (self.closer.socket(client.uid, ours), client.uid);
+        let (pid, user, comm) = (client.pid, client.uid, client.comm.clone());
+        let who = Identity { pid, user, comm, slot, pidfd };
+        let socket = self.closer.socket(user, ours);
         let session = Session { socket, user, _share: share };
         thread.order(Order::Join(id, who, session));
         Ok(theirs)
@@ -212,7 +213,7 @@ impl Thread {
         shared: &OnceLock<Arc<Hub>>,
     ) -> Result<(), HostError> {
         let client = HostClient::open_hub(host, socket, kind)?;
-        let opened = Hub::open(client.clone());
+        let opened = Hub::open(client.clone(), Arc::new(HubShares::new()));
         let hub = Arc::new(opened.map_err(|e| HostError::io("open the hub", io::Error::other(e)))?);
         let fail = |e| HostError::io("watch a descriptor", e);
         self.poller.add(&self.bell, Token::Stop, Interest::Read).map_err(fail)?;

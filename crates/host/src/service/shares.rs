@@ -2,6 +2,7 @@
 //! have their own shares.
 
 use rdmux_runtime::{Exceeded, Share, Shares};
+use rdmux_verbs::xrc::hub;
 
 use super::clients::ClientId;
 use super::core::Core;
@@ -32,6 +33,37 @@ impl HostShares {
             members: Shares::new(MAX_MEMBERS),
             waiting: Shares::new(MAX_WAITING),
         }
+    }
+}
+
+/// The objects of the hub of a kind of device, which users share likewise.
+#[derive(Debug)]
+pub(super) struct HubShares {
+    srqs: Shares,
+    targets: Shares,
+    regions: Shares,
+}
+
+impl HubShares {
+    pub(super) fn new() -> Self {
+        let of = |kind: hub::Shared| Shares::new(kind.total());
+        Self {
+            srqs: of(hub::Shared::Srq),
+            targets: of(hub::Shared::Target),
+            regions: of(hub::Shared::Region),
+        }
+    }
+}
+
+impl hub::Shares for HubShares {
+    fn take(&self, user: u32, of: hub::Shared) -> Result<hub::Share, String> {
+        let shares = match of {
+            hub::Shared::Srq => &self.srqs,
+            hub::Shared::Target => &self.targets,
+            hub::Shared::Region => &self.regions,
+        };
+        let share = shares.take(user, 1).map_err(|exceeded| exceeded.to_string())?;
+        Ok(Box::new(share))
     }
 }
 
@@ -196,6 +228,21 @@ mod tests {
         first.end(&mut core);
         late.greet(&mut core).unwrap();
         late.open_channel(&mut core).unwrap();
+    }
+
+    #[test]
+    fn hub_objects_of_one_user_leave_half_to_others_and_any_number_to_the_owner() {
+        let shares = HubShares::new();
+        let take = |user, of| hub::Shares::take(&shares, user, of);
+        for (of, half) in [(hub::Shared::Srq, 8191), (hub::Shared::Target, 8191)] {
+            let kept: Vec<_> = std::iter::from_fn(|| take(GREEDY, of).ok()).collect();
+            assert_eq!(kept.len(), half);
+            let why = take(GREEDY, of).unwrap_err();
+            assert!(why.contains("user 4001 holds 8191 of 16383"), "{why}");
+            take(OTHER, of).unwrap();
+            take(owner(), of).unwrap();
+        }
+        take(GREEDY, hub::Shared::Region).unwrap();
     }
 
     #[test]

@@ -56,8 +56,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// As for [`new`](Self::new), EINVAL when an object belongs to another device, and the service's error, when it is gone or
-    /// has no number left.
+    /// As for [`new`](Self::new), EINVAL when an object belongs to another device, ENOMEM when the user may have no more such
+    /// queues, and the service's error, when it is gone or has no number left.
     pub fn for_xrc(
         pd: &Pd,
         domain: &Xrcd,

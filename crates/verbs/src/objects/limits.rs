@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Limits of a device, separate for each process that opens it. The defaults resemble a usual adapter's, because programs reject
-/// unusual ones.
+/// Limits of a device, separate for each process that opens it; XRC objects also count for the shares of their users at the hub
+/// ([`Shares`](crate::xrc::hub::Shares)). The defaults resemble a usual adapter's, because programs reject unusual ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Queue pairs.

@@ -2,7 +2,8 @@
 //! (Memory regions and windows are counted by their table, multicast groups by the engine.)
 //!
 //! The limits are those of an open device, as if each were a virtual function of an adapter: the objects of one process never
-//! make another fail, and creating one takes no request to the host service.
+//! make another fail, and creating one takes no request to the host service. XRC objects are an exception: all processes use the
+//! hub, and each user has a share of what it can have (`objects::xrc::shares`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,6 +1,7 @@
 //! A process as the hub sees it: its memory, its ring, and its shared receive queues.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,12 +14,14 @@ use rdmux_transport::wr::Sge;
 use rdmux_wire::Rkey;
 
 use super::side::Outbox;
+use crate::objects::error::VerbsError;
 use crate::objects::memory::Space;
 use crate::objects::mr::MrInit;
 use crate::objects::pd::PdId;
 use crate::objects::region::{Located, REMOTE, Region};
 use crate::objects::xrc::record::{Receive, kind};
 use crate::objects::xrc::request::RegionRow;
+use crate::objects::xrc::shares::Share;
 
 /// The ID of a process that joined the hub; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +32,8 @@ pub struct MemberId(pub u64);
 pub struct Identity {
     /// The process ID.
     pub pid: i32,
+    /// The user of the process.
+    pub user: u32,
     /// The name of the process.
     pub comm: String,
     /// The first slot of the process, by which its ring is known.
@@ -42,18 +47,20 @@ pub struct Identity {
 pub(crate) struct Member {
     pub(crate) id: MemberId,
     pub(crate) pid: i32,
+    pub(crate) user: u32,
     pub(crate) comm: String,
     pub(crate) slot: u16,
     space: Space,
     /// Whether the operating system permits access to the member's memory, as far as is known.
     direct: AtomicBool,
-    regions: RwLock<HashMap<u32, Region>>,
+    /// The mirrored regions, each with the user's share for it.
+    regions: RwLock<HashMap<u32, (Region, Share)>>,
     outbox: OnceLock<Outbox>,
 }
 
 impl Member {
     pub(crate) fn new(id: MemberId, who: Identity) -> Self {
-        let Identity { pid, comm, slot, pidfd } = who;
+        let Identity { pid, user, comm, slot, pidfd } = who;
         let space = match ProcessMemory::new(pid, pidfd) {
             Ok(memory) => Space::Process(Arc::new(memory)),
             // The service is a thread of this very process.
@@ -62,7 +69,7 @@ impl Member {
         };
         let direct = AtomicBool::new(!matches!(space, Space::Null));
         let (regions, outbox) = (RwLock::default(), OnceLock::new());
-        Self { id, pid, comm, slot, space, direct, regions, outbox }
+        Self { id, pid, user, comm, slot, space, direct, regions, outbox }
     }
 
     /// Stores the ring to it, unless there is one.
@@ -74,25 +81,43 @@ impl Member {
         self.outbox.get()
     }
 
-    /// Mirrors a region. Returns false if it is invalid, or there are `most` already.
-    pub(crate) fn add_region(&self, key: u32, row: &RegionRow, most: u32) -> bool {
+    /// Mirrors a region. `share` takes the user's share, if the key is new.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL when the region is invalid, or there are `most` already; that of `share`.
+    pub(crate) fn add_region(
+        &self,
+        key: u32,
+        row: &RegionRow,
+        most: u32,
+        share: impl FnOnce() -> Result<Share, VerbsError>,
+    ) -> Result<(), VerbsError> {
         let fits = |start: u64| start.checked_add(row.length).is_some();
         let mut regions = self.regions.write();
         let room = regions.len() < most as usize || regions.contains_key(&key);
         if !fits(row.iova) || !(row.null || fits(row.addr)) || !room {
-            return false;
+            return Err(VerbsError::invalid(
+                "register memory for XRC",
+                "its range is invalid, or the limit of memory regions is reached",
+            ));
         }
         let space = if row.null { Space::Null } else { self.space.clone() };
         let RegionRow { addr, length, iova, access, serial, .. } = *row;
         let init = MrInit { addr, length, iova, access, space };
         let mut region = Region::new(init, PdId(row.pd));
         region.serial = serial;
-        let before = regions.get(&key).filter(|before| before.serial == serial);
-        if before.is_some_and(|before| !before.is_open_to_peers()) {
-            region.close_to_peers();
+        match regions.entry(key) {
+            Entry::Occupied(mut entry) => {
+                let (before, _) = entry.get_mut();
+                if before.serial == serial && !before.is_open_to_peers() {
+                    region.close_to_peers();
+                }
+                *before = region;
+            }
+            Entry::Vacant(entry) => _ = entry.insert((region, share()?)),
         }
-        regions.insert(key, region);
-        true
+        Ok(())
     }
 
     /// Removes the mirrored region with a key.
@@ -104,7 +129,8 @@ impl Member {
     /// socket: a registration that is not mirrored yet will be closed, and a later one stays open.
     pub(crate) fn close_region(&self, rkey: Rkey, serial: u64) {
         let mut regions = self.regions.write();
-        if let Some(region) = regions.get_mut(&rkey.0).filter(|region| region.serial <= serial) {
+        let region = regions.get_mut(&rkey.0).map(|(region, _)| region);
+        if let Some(region) = region.filter(|region| region.serial <= serial) {
             region.close_to_peers();
             region.serial = serial;
         }
@@ -113,7 +139,7 @@ impl Member {
     /// Invalidates a key, as requested by a SEND with invalidate.
     pub(crate) fn invalidate(&self, pd: PdId, rkey: Rkey) -> Result<(), AccessFault> {
         let mut regions = self.regions.write();
-        let region = regions.get_mut(&rkey.0).ok_or(AccessFault::Key)?;
+        let (region, _) = regions.get_mut(&rkey.0).ok_or(AccessFault::Key)?;
         if region.pd != pd {
             return Err(AccessFault::Domain);
         }
@@ -148,7 +174,7 @@ impl Member {
 }
 
 /// The regions of a member, locked.
-pub(crate) struct Mirrored<'a>(RwLockReadGuard<'a, HashMap<u32, Region>>);
+pub(crate) struct Mirrored<'a>(RwLockReadGuard<'a, HashMap<u32, (Region, Share)>>);
 
 impl Mirrored<'_> {
     /// Finds memory: for the process itself by a local key, or for a peer by a remote one.
@@ -159,7 +185,7 @@ impl Mirrored<'_> {
         at: &Sge,
         access: Access,
     ) -> Result<Located<'_>, AccessFault> {
-        let region = self.0.get(&at.lkey.0).ok_or(AccessFault::Key)?;
+        let (region, _) = self.0.get(&at.lkey.0).ok_or(AccessFault::Key)?;
         if remote && !region.is_open_to_peers() {
             return Err(AccessFault::Key);
         }

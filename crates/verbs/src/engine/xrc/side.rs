@@ -473,7 +473,7 @@ mod tests {
         let (hub, _control) = lab.driven_process("127.77.208.4");
         let (device, _control) = lab.driven_process("127.77.208.4");
         let (pid, slot) = (std::process::id().cast_signed(), device.control().info().slot.slot);
-        let who = Identity { pid, comm: String::new(), slot, pidfd: None };
+        let who = Identity { pid, user: 0, comm: String::new(), slot, pidfd: None };
         let member = Arc::new(Member::new(MemberId(1), who));
         hub.xrc().host_members().add(&member);
         let way = |outbox| {
@@ -533,7 +533,7 @@ mod tests {
         let (hub, _control) = lab.process("127.77.208.2");
         let pid = std::process::id().cast_signed();
         let slot = device.control().info().slot.slot;
-        let who = Identity { pid, comm: String::new(), slot, pidfd: None };
+        let who = Identity { pid, user: 0, comm: String::new(), slot, pidfd: None };
         let member = Arc::new(Member::new(MemberId(1), who));
         hub.xrc().host_members().add(&member);
         let hub_slot = hub.control().info().slot.slot;
@@ -542,7 +542,7 @@ mod tests {
 
         let (lkey, rkey) = (node.mr.lkey(), node.mr.rkey());
         let row = device.regions().read().row(lkey.0).unwrap();
-        assert!(member.add_region(lkey.0, &row, 1));
+        member.add_region(lkey.0, &row, 1, || Ok(Box::new(()))).unwrap();
         let at = Sge { addr: node.base(), length: 8, lkey };
         let is_open =
             || member.regions().find(node.pd.id(), true, &at, Access::REMOTE_WRITE).is_ok();

@@ -109,7 +109,7 @@ impl Xrcd {
     ///
     /// # Errors
     ///
-    /// ENOMEM when the hub has as many targets as it can have.
+    /// ENOMEM when the hub has as many targets as it can have, or as the user may have.
     pub fn create_registered(&self) -> Result<Qpn, VerbsError> {
         let hold = Hold::Registration;
         let request = XrcRequest::CreateTarget { domain: self.id(), hold };

@@ -28,11 +28,13 @@ use crate::objects::pd::PdId;
 use crate::objects::quota::Counted;
 use crate::objects::xrc::record::MAX_SGES;
 use crate::objects::xrc::request::{XrcReply, XrcRequest};
+pub use crate::objects::xrc::shares::{Share, Shared, Shares};
 
 /// The hub; see the module.
 #[derive(Debug)]
 pub struct Hub {
     device: Arc<Device>,
+    shares: Arc<dyn Shares>,
     state: Mutex<State>,
 }
 
@@ -108,15 +110,15 @@ pub struct HolderStatus {
 }
 
 impl Hub {
-    /// Opens a hub on a device of its own.
+    /// Opens a hub on a device of its own. `shares` limits how much of it one user may have.
     ///
     /// # Errors
     ///
     /// As for [`Device::open`].
-    pub fn open(control: Arc<dyn Control>) -> Result<Self, VerbsError> {
+    pub fn open(control: Arc<dyn Control>, shares: Arc<dyn Shares>) -> Result<Self, VerbsError> {
         let device = Device::open(control)?;
         device.xrc().host_members();
-        Ok(Self { device, state: Mutex::default() })
+        Ok(Self { device, shares, state: Mutex::default() })
     }
 
     /// Returns the hub's device. [`Device::async_fd`] is readable when [`next_event`](Self::next_event) has an event.
@@ -186,13 +188,9 @@ impl Hub {
             }
             XrcRequest::AddRegion { key, region } => {
                 drop(state);
-                if member.add_region(key, &region, self.device.limits().max_mr) {
-                    return Ok(XrcReply::Done);
-                }
-                Err(VerbsError::invalid(
-                    "register memory for XRC",
-                    "its range is invalid, or the limit of memory regions is reached",
-                ))
+                let share = || self.share(&member, Shared::Region, "register memory for XRC");
+                let most = self.device.limits().max_mr;
+                member.add_region(key, &region, most, share).map(|()| XrcReply::Done)
             }
             XrcRequest::RemoveRegion { key } => {
                 drop(state);
@@ -202,7 +200,8 @@ impl Hub {
             XrcRequest::CreateTarget { domain, hold } => {
                 const WHAT: &str = "create an XRC receive queue pair";
                 let permit = self.device.permit(WHAT, Counted::Qp)?;
-                let core = registry.add_target(id, domain, hold, |qpn, domain| {
+                let share = self.share(&member, Shared::Target, WHAT)?;
+                let core = registry.add_target(id, domain, hold, share, |qpn, domain| {
                     QpCore::target(qpn, TargetEnds::new(domain, Some(permit)))
                 })?;
                 drop(state);
@@ -252,8 +251,17 @@ impl Hub {
             let neighbour = self.device.engine().neighbours().to(&self.device, member.slot)?;
             member.reach_by(Outbox::new(neighbour.ok_or(ControlError::Gone)?));
         }
+        let share = self.share(member, Shared::Srq, WHAT)?;
         let make = |srqn| RemoteSrq::new(srqn, member.clone(), pd, ring);
-        self.state.lock().registry.add_srq(member.id, domain, make)
+        self.state.lock().registry.add_srq(member.id, domain, share, make)
+    }
+
+    /// Counts an object of a process for its user. `what` names the operation in the error.
+    fn share(&self, of: &Member, kind: Shared, what: &'static str) -> Result<Share, VerbsError> {
+        self.shares.take(of.user, kind).map_err(|why| {
+            let why = format!("the user's share of {} is used up: {why}", kind.name());
+            VerbsError::no_memory(what, why)
+        })
     }
 
     /// Takes the next event of a target, with the processes that must be notified.
@@ -347,9 +355,93 @@ mod tests {
     use rdmux_wire::{Lkey, Rkey};
 
     use super::*;
+    use crate::handles::cq::Cq;
     use crate::lab::Lab;
+    use crate::objects::xrc::queue::XrcQueue;
     use crate::objects::xrc::record::{Invalidated, kind};
     use crate::objects::xrc::request::{Hold, RegionRow};
+
+    /// The shares of users that may have everything.
+    #[derive(Debug)]
+    struct Unlimited;
+
+    impl Shares for Unlimited {
+        fn take(&self, _: u32, _: Shared) -> Result<Share, String> {
+            Ok(Box::new(()))
+        }
+    }
+
+    /// Shares of two objects of each kind for each user.
+    #[derive(Debug, Default)]
+    struct Two(Mutex<HashMap<(u32, Shared), Arc<()>>>);
+
+    impl Shares for Two {
+        fn take(&self, user: u32, of: Shared) -> Result<Share, String> {
+            let mut users = self.0.lock();
+            let had = users.entry((user, of)).or_default();
+            if Arc::strong_count(had) > 2 {
+                Err("two".to_owned())
+            } else {
+                Ok(Box::new(had.clone()))
+            }
+        }
+    }
+
+    const WRITABLE: RegionRow = RegionRow {
+        addr: 0x1000,
+        length: 64,
+        iova: 0x1000,
+        access: Access::LOCAL_WRITE.union(Access::REMOTE_WRITE),
+        null: false,
+        pd: 1,
+        serial: 1,
+    };
+
+    fn process_of(user: u32) -> Identity {
+        Identity { pid: 1, user, comm: String::new(), slot: 1, pidfd: None }
+    }
+
+    /// Two processes of a user, and one of another.
+    #[test]
+    fn hub_objects_of_one_user_leave_those_of_others_until_they_are_destroyed() {
+        const IP: &str = "127.77.206.3";
+        let lab = Lab::new(true);
+        let hub = Hub::open(lab.driven_process(IP).1, Arc::new(Two::default())).unwrap();
+        let processes = [7, 7, 8].map(|user| (lab.driven_process(IP).0, user));
+        let cq = Cq::new(&processes[0].0, 1, None, 0).unwrap();
+        let (_queue, ring) = XrcQueue::new(cq.core.clone(), 8, 1).unwrap();
+        let ask = |id, request| hub.handle(MemberId(id), request, Some(ring.as_fd()));
+        let mut domains = Vec::new();
+        for (id, (device, user)) in (0..).zip(&processes) {
+            let slot = device.control().info().slot.slot;
+            hub.join(MemberId(id), Identity { slot, ..process_of(*user) });
+            let open = XrcRequest::OpenDomain { create: true, exclusive: false };
+            let Ok(XrcReply::Domain(domain)) = ask(id, open) else { panic!() };
+            domains.push(domain);
+        }
+        let domain = |id: u64| domains[usize::try_from(id).unwrap()];
+        let region = |id, key| ask(id, XrcRequest::AddRegion { key, region: WRITABLE });
+        let srq = |id, _| ask(id, XrcRequest::CreateSrq { domain: domain(id), pd: 1, max_sge: 1 });
+        let target =
+            |id, _| ask(id, XrcRequest::CreateTarget { domain: domain(id), hold: Hold::Handle });
+        let (first, second, other) = (0, 1, 2);
+        let kinds: [&dyn Fn(u64, u32) -> Result<XrcReply, VerbsError>; 3] =
+            [&region, &srq, &target];
+        for make in kinds {
+            make(first, 1).unwrap();
+            make(second, 1).unwrap();
+            for id in [first, second] {
+                assert_eq!(make(id, 2).unwrap_err().errno(), libc::ENOMEM);
+            }
+            make(other, 1).unwrap();
+        }
+        region(first, 1).unwrap();
+        hub.leave(MemberId(first));
+        for make in kinds {
+            make(second, 2).unwrap();
+            make(second, 3).unwrap_err();
+        }
+    }
 
     #[test]
     fn xrc_file_key_has_the_time_of_creation() {
@@ -367,12 +459,10 @@ mod tests {
     fn invalidation_applies_to_the_registration_with_its_serial_in_either_order() {
         const KEY: u32 = 0x107;
         let (_, control) = Lab::new(true).process("127.77.206.2");
-        let (hub, id) = (Hub::open(control).unwrap(), MemberId(1));
-        hub.join(id, Identity { pid: 1, comm: String::new(), slot: 1, pidfd: None });
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let (addr, length, pd) = (0x1000, 64, 1);
+        let (hub, id) = (Hub::open(control, Arc::new(Unlimited)).unwrap(), MemberId(1));
+        hub.join(id, process_of(0));
         let add = |serial| {
-            let region = RegionRow { addr, length, iova: addr, access, null: false, pd, serial };
+            let region = RegionRow { serial, ..WRITABLE };
             hub.handle(id, XrcRequest::AddRegion { key: KEY, region }, None).unwrap();
         };
         let invalidate = |serial| {
@@ -382,8 +472,8 @@ mod tests {
         };
         let is_open = || {
             let member = hub.state.lock().members[&id].clone();
-            let at = Sge { addr, length: 8, lkey: Lkey(KEY) };
-            member.regions().find(PdId(pd), true, &at, Access::REMOTE_WRITE).is_ok()
+            let at = Sge { addr: WRITABLE.addr, length: 8, lkey: Lkey(KEY) };
+            member.regions().find(PdId(WRITABLE.pd), true, &at, Access::REMOTE_WRITE).is_ok()
         };
         add(1);
         assert!(is_open());
@@ -402,8 +492,8 @@ mod tests {
     #[test]
     fn status_query_does_not_wait_for_a_locked_xrc_target() {
         let (_, control) = Lab::new(true).process("127.77.206.1");
-        let (hub, member) = (Hub::open(control).unwrap(), MemberId(1));
-        hub.join(member, Identity { pid: 1, comm: String::new(), slot: 1, pidfd: None });
+        let (hub, member) = (Hub::open(control, Arc::new(Unlimited)).unwrap(), MemberId(1));
+        hub.join(member, process_of(0));
         let ask = |request| hub.handle(member, request, None).unwrap();
         let open = XrcRequest::OpenDomain { create: true, exclusive: false };
         let XrcReply::Domain(domain) = ask(open) else { panic!() };

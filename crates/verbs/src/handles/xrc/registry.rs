@@ -12,6 +12,7 @@ use crate::objects::control::{ControlError, is_target};
 use crate::objects::error::VerbsError;
 use crate::objects::xrc::numbers::Numbers;
 use crate::objects::xrc::request::Hold;
+use crate::objects::xrc::shares::Share;
 
 /// The maximum number of openings of domains of one process.
 const MAX_OPENINGS: usize = 4096;
@@ -61,6 +62,16 @@ pub(crate) struct TargetEntry {
     pub(crate) domain: u64,
     /// The processes that hold the target.
     pub(crate) holders: Vec<Holder>,
+    _share: Share,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+struct SrqEntry {
+    queue: Arc<RemoteSrq>,
+    /// The number of its domain.
+    domain: u64,
+    _share: Share,
 }
 
 /// An opening of a domain.
@@ -75,7 +86,7 @@ struct Opening {
 pub(crate) struct Registry {
     domains: HashMap<u64, DomainEntry>,
     openings: HashMap<u32, Opening>,
-    srqs: HashMap<u32, (u64, Arc<RemoteSrq>)>,
+    srqs: HashMap<u32, SrqEntry>,
     targets: HashMap<Qpn, TargetEntry>,
     srq_numbers: Numbers,
     qp_numbers: Numbers,
@@ -165,22 +176,23 @@ impl Registry {
         &mut self,
         member: MemberId,
         opening: u32,
+        share: Share,
         make: impl FnOnce(u32) -> RemoteSrq,
     ) -> Result<u32, VerbsError> {
-        let id = self.domain_of(member, opening)?;
+        let domain = self.domain_of(member, opening)?;
         let full = || refused(libc::ENOMEM, "all numbers of shared receive queues are in use");
         let srqn = self.srq_numbers.take().ok_or_else(full)?;
-        let srq = Arc::new(make(srqn));
-        if let Some(entry) = self.domains.get(&id) {
-            entry.domain.add(&srq);
+        let queue = Arc::new(make(srqn));
+        if let Some(entry) = self.domains.get(&domain) {
+            entry.domain.add(&queue);
         }
-        self.srqs.insert(srqn, (id, srq));
+        self.srqs.insert(srqn, SrqEntry { queue, domain, _share: share });
         Ok(srqn)
     }
 
     /// Removes a shared receive queue.
     pub(crate) fn remove_srq(&mut self, member: MemberId, srqn: u32) -> Result<(), VerbsError> {
-        let own = self.srqs.get(&srqn).is_some_and(|(_, srq)| srq.member.id == member);
+        let own = self.srqs.get(&srqn).is_some_and(|srq| srq.is_of(member));
         if !own {
             return Err(invalid(format!(
                 "{srqn:#08x} is not a shared receive queue of this process"
@@ -191,8 +203,8 @@ impl Registry {
     }
 
     fn drop_srq(&mut self, srqn: u32) {
-        let Some((domain, _)) = self.srqs.remove(&srqn) else { return };
-        if let Some(entry) = self.domains.get(&domain) {
+        let Some(srq) = self.srqs.remove(&srqn) else { return };
+        if let Some(entry) = self.domains.get(&srq.domain) {
             entry.domain.remove(srqn);
         }
         self.srq_numbers.give_back(srqn);
@@ -204,6 +216,7 @@ impl Registry {
         member: MemberId,
         opening: u32,
         hold: Hold,
+        share: Share,
         make: impl FnOnce(Qpn, Arc<Domain>) -> Arc<QpCore>,
     ) -> Result<Arc<QpCore>, VerbsError> {
         let id = self.domain_of(member, opening)?;
@@ -212,7 +225,8 @@ impl Registry {
         let qpn = Qpn::new(self.qp_numbers.take().ok_or_else(full)?);
         let core = make(qpn, entry.domain.clone());
         let holders = vec![Holder::new(member, hold)];
-        self.targets.insert(qpn, TargetEntry { core: core.clone(), domain: id, holders });
+        let entry = TargetEntry { core: core.clone(), domain: id, holders, _share: share };
+        self.targets.insert(qpn, entry);
         Ok(core)
     }
 
@@ -282,7 +296,7 @@ impl Registry {
 
     /// Removes a process and everything that belonged to it. Returns the targets that no process holds any more.
     pub(crate) fn leave(&mut self, member: MemberId) -> Vec<Arc<QpCore>> {
-        let srqs = self.srqs.iter().filter(|(_, (_, srq))| srq.member.id == member);
+        let srqs = self.srqs.iter().filter(|(_, srq)| srq.is_of(member));
         let srqs: Vec<u32> = srqs.map(|(&srqn, _)| srqn).collect();
         srqs.into_iter().for_each(|srqn| self.drop_srq(srqn));
         let held = |t: &TargetEntry| t.holders.iter().any(|h| h.member == member);
@@ -314,6 +328,12 @@ impl Registry {
     /// Returns the targets with their numbers.
     pub(crate) fn targets(&self) -> impl Iterator<Item = (Qpn, &TargetEntry)> {
         self.targets.iter().map(|(&qpn, entry)| (qpn, entry))
+    }
+}
+
+impl SrqEntry {
+    fn is_of(&self, member: MemberId) -> bool {
+        self.queue.member.id == member
     }
 }
 

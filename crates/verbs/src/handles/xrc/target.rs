@@ -28,7 +28,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// ENOMEM when the hub has as many targets as it can have.
+    /// ENOMEM when the hub has as many targets as it can have, or as the user may have.
     pub fn create(domain: &Xrcd, context: u64) -> Result<Self, VerbsError> {
         let request = XrcRequest::CreateTarget { domain: domain.id(), hold: Hold::Handle };
         match domain.ask(&request, "create an XRC receive queue pair")? {

@@ -7,4 +7,5 @@ pub(crate) mod opening;
 pub(crate) mod queue;
 pub(crate) mod record;
 pub mod request;
+pub(crate) mod shares;
 pub(crate) mod target;

@@ -13,7 +13,7 @@ const FILE: Option<FileKey> = Some(FileKey { device: 8, inode: 77, created: Some
 
 fn target(registry: &mut Registry, member: MemberId, opening: u32, hold: Hold) -> Qpn {
     let make = |qpn, domain| QpCore::target(qpn, TargetEnds::new(domain, None));
-    registry.add_target(member, opening, hold, make).unwrap().qpn
+    registry.add_target(member, opening, hold, Box::new(()), make).unwrap().qpn
 }
 
 fn errno<T>(result: Result<T, VerbsError>) -> i32 {
@@ -152,7 +152,7 @@ proptest! {
                 Step::Close(i) => _ = registry.close(member, opening(i)),
                 Step::Create(i, hold) => {
                     let make = |qpn, domain| QpCore::target(qpn, TargetEnds::new(domain, None));
-                    if let Ok(core) = registry.add_target(member, opening(i), hold, make) {
+                    if let Ok(core) = registry.add_target(member, opening(i), hold, Box::new(()), make) {
                         targets.push(core.qpn);
                         let held = (u32::from(hold == Hold::Handle), hold == Hold::Registration);
                         model.entry(core.qpn).or_default().insert(process, held);
