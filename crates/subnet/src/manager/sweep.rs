@@ -135,7 +135,8 @@ impl Manager {
             Phase::Light => {
                 self.phase = Phase::Idle;
                 self.know_itself();
-                if self.heavy_due.is_none() {
+                // A sweep that only waits for its retry does not make light sweeps superfluous.
+                if self.heavy_due.is_none_or(|due| due > now) {
                     if self.tally.count == 0 {
                         self.doubt.note_quiet();
                     }

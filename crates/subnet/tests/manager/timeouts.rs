@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use rdmux_subnet::NodeId;
 use rdmux_subnet::manager::{Config, ProblemKind};
 use rdmux_wire::Lid;
 use rdmux_wire::mad::{MadHeader, Method};
-use rdmux_wire::sm::{MulticastForwardingTable, SmState};
+use rdmux_wire::sm::{MulticastForwardingTable, PortState, SmState};
 
 use crate::net::{Net, Way, config, port};
 
@@ -81,4 +82,27 @@ fn a_standby_whose_polls_are_not_answered_waits_between_them() {
     net.meddler = Box::new(|_, _, _| true);
     net.pass(Duration::from_secs(60));
     assert_eq!(net.state(1), SmState::MASTER);
+}
+
+#[test]
+fn light_sweeps_go_on_while_a_heavy_sweep_waits_for_its_retry() {
+    let mut net = Net::of("switch:4");
+    // Adapter 4 never answers: the sweep is repeated, at last after 64 seconds.
+    let cable = net.subnet.peer(port(4, 1)).expect("a cable").number;
+    net.meddler = Box::new(move |_, _, mad| mad[7] == 0 || mad[128 + usize::from(mad[7])] != cable);
+    net.start_first(config());
+    net.pass(Duration::from_secs(150));
+    let sweeps = |net: &Net| net.managers[0].1.status().sweeps;
+    let before = sweeps(&net);
+    while sweeps(&net) == before {
+        net.pass(Duration::from_secs(1));
+    }
+    net.pass(Duration::from_secs(15));
+    assert_eq!(sweeps(&net), before + 1, "the next retry is still to come");
+    net.change(|s, now, inbox| s.reset_switch(now, NodeId(0), inbox)).expect("a switch");
+    net.pass(config().sweep_interval);
+    assert!(sweeps(&net) > before + 1);
+    for end in [port(0, 0), port(1, 1), port(2, 1), port(3, 1)] {
+        assert_eq!(net.subnet.port(end).expect("a port").state(), PortState::ACTIVE, "{end}");
+    }
 }
