@@ -12,11 +12,20 @@ use crate::subnet::{Cx, Subnet, Timer};
 /// The protection level from which on a Get with a wrong key is refused.
 const NO_GET: u8 = 2;
 
+/// The offset of the M_Key in a subnet management datagram.
+const MKEY: usize = 24;
+
 /// Returns the M_Key of a subnet management datagram.
 pub(crate) fn shown(mad: &[u8]) -> Mkey {
-    const MKEY: usize = 24;
     let bytes = mad.get(MKEY..).and_then(|rest| rest.first_chunk());
     Mkey(bytes.map_or(0, |b| u64::from_be_bytes(*b)))
+}
+
+/// Removes the M_Key from a datagram for programs, which would otherwise learn the key.
+pub(crate) fn hide(mad: &mut [u8]) {
+    if let Some(key) = mad.get_mut(MKEY..MKEY + 8) {
+        key.fill(0);
+    }
 }
 
 impl Subnet {

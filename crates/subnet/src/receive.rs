@@ -9,7 +9,7 @@ use crate::forward::Arrival;
 use crate::packet::MadPacket;
 use crate::sink::Sink;
 use crate::subnet::{Cx, Subnet};
-use crate::{pma, sma};
+use crate::{mkey, pma, sma};
 
 /// The class version: 1 for subnet and performance management.
 const CLASS_VERSION: u8 = 1;
@@ -69,12 +69,14 @@ impl Subnet {
         if header.method == Method::TRAP_REPRESS {
             if !self.repress(at, &header) {
                 // The trap was sent by a program.
+                mkey::hide(&mut packet.mad[..]);
                 self.deliver(at, packet, cx);
             }
             return None;
         }
         let has_sm = self.ports[at].info.capability_mask.contains(CapabilityMask::SM);
         if header.attr_id == SmInfo::ATTR_ID && has_sm {
+            mkey::hide(&mut packet.mad[..]);
             self.deliver(at, packet, cx);
             return None;
         }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use rdmux_subnet::MadPacket;
 use rdmux_subnet::manager::{Config, Event};
 use rdmux_subnet::topology::PortRef;
 use rdmux_wire::mad::Method;
-use rdmux_wire::sm::{GuidInfo, NodeInfo, PortInfo};
+use rdmux_wire::sm::{GidEvent, GuidInfo, NodeInfo, Notice, PortInfo, Producer, SmInfo, Trap};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Mkey};
 
@@ -47,6 +48,32 @@ fn ports_are_protected_and_the_manager_shows_the_key() {
     net.change(|s, now, inbox| s.reset_switch(now, rdmux_subnet::NodeId(2), inbox)).expect("one");
     net.pass(QUIET);
     assert_keyed(&net);
+}
+
+#[test]
+fn programs_do_not_see_the_mkey_in_what_they_get() {
+    let mut net = Net::up("switch:2", keyed());
+    net.pass(QUIET);
+    let at = port(1, 1);
+    net.subnet.set_attached(at, true);
+    let [own, manager] = [at, port(0, 0)].map(|at| net.subnet.port(at).expect("a port").lid());
+    let notice = Notice::new(&Trap::GidInService(GidEvent::default()), Producer::CA, own);
+    let mut trap = Smp::lid_routed(Method::TRAP, Notice::ATTR_ID, 0);
+    trap.header.tid = 0x77;
+    trap.set_attribute(&notice.into());
+    let trap = MadPacket::smp(own, manager, 0, Box::new(trap.to_bytes()));
+    net.change(|s, now, inbox| s.send(now, at, trap, inbox));
+    // The manager asks ports with IsSM for SMInfo.
+    net.change(|s, now, inbox| s.set_is_sm(now, at, true, inbox));
+    net.pass(QUIET);
+    let seen = net.strays.iter().filter(|(to, _)| *to == at);
+    let seen = seen.map(|(_, packet)| Smp::parse(&packet.mad[..]).expect("an SMP"));
+    let seen: Vec<_> = seen.map(|smp| (smp.header.method, smp.header.attr_id, smp.mkey)).collect();
+    let expected = [(Method::TRAP_REPRESS, Notice::ATTR_ID), (Method::GET, SmInfo::ATTR_ID)];
+    for (method, attr_id) in expected {
+        assert!(seen.contains(&(method, attr_id, Mkey(0))), "{seen:?}");
+    }
+    assert!(seen.iter().all(|(_, _, key)| *key == Mkey(0)), "{seen:?}");
 }
 
 #[test]

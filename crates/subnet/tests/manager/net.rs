@@ -72,6 +72,8 @@ pub(crate) struct Net {
     pub(crate) inbox: Inbox,
     pub(crate) now: Time,
     pub(crate) meddler: Meddler,
+    /// Datagrams for ports without a manager.
+    pub(crate) strays: Vec<(PortId, MadPacket)>,
     /// The number of Sets and Gets that managers have sent.
     pub(crate) sets: u64,
     pub(crate) gets: u64,
@@ -110,6 +112,7 @@ impl Net {
             inbox: Inbox::default(),
             now: Time::ZERO,
             meddler: Box::new(|_, _, _| true),
+            strays: Vec::new(),
             sets: 0,
             gets: 0,
         }
@@ -267,7 +270,9 @@ impl Net {
 
     fn arrive(&mut self, at: PortId, mut packet: MadPacket) {
         let mut all = self.managers.iter().zip(&self.dead);
-        let Some(index) = all.position(|((port, _), dead)| *port == at && !dead) else { return };
+        let Some(index) = all.position(|((port, _), dead)| *port == at && !dead) else {
+            return self.strays.push((at, packet));
+        };
         if !(self.meddler)(&mut self.subnet, Way::ToManager, &mut packet.mad) {
             return;
         }
