@@ -43,6 +43,13 @@ impl Taken {
         true
     }
 
+    /// Takes 2^lmc LIDs starting at `lid`, or only `lid` if a port with that LMC cannot have it.
+    fn reserve(&mut self, lid: Lid, lmc: u8) {
+        let first = usize::from(lid.0);
+        let count = Some(1 << lmc).filter(|count| first.is_multiple_of(*count)).unwrap_or(1);
+        self.0.iter_mut().skip(first).take(count).for_each(|entry| *entry = true);
+    }
+
     /// Takes the first free LIDs at or above `from` that are not reserved for other ports.
     fn take_free(&mut self, from: usize, lmc: u8, reserved: &Taken) -> Option<Lid> {
         let count = 1_usize << lmc;
@@ -88,10 +95,12 @@ impl Manager {
             }
         }
         let mut reserved = Taken(vec![false; end]);
-        for lid in self.lids.values() {
-            if let Some(entry) = reserved.0.get_mut(usize::from(lid.0)) {
-                *entry = true;
-            }
+        for (guid, lid) in &self.lids {
+            // A port that is gone may return with all its LIDs.
+            let place = self.model.by_port_guid(*guid);
+            let port = place.and_then(|place| self.model.port(place));
+            let has_claim = port.is_some_and(|port| port.info.is_some());
+            reserved.reserve(*lid, if has_claim { 0 } else { self.config.lmc.min(7) });
         }
         let nothing = Taken(vec![false; end]);
         for (claim, chosen) in claims.iter().zip(&mut chosen).filter(|(_, c)| c.is_none()) {

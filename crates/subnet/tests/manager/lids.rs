@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdmux_subnet::Topology;
 use rdmux_subnet::manager::{Config, ProblemKind};
+use rdmux_subnet::topology::{LinkRate, Shape};
+use rdmux_subnet::{PortId, Topology};
 use rdmux_wire::{Guid, Lid};
 
-use crate::net::{Net, config};
+use crate::net::{Net, config, port};
 
 fn lids(net: &Net) -> BTreeMap<Guid, Lid> {
     net.ends()
@@ -76,4 +77,29 @@ fn ports_beyond_the_lid_space_are_reported_and_others_are_managed() {
     let left = last.problems.iter().filter(|p| p.what == ProblemKind::NoLid).count();
     assert!(left > 0, "{:?}", last.problems);
     assert!(net.ends().iter().filter(|end| end.number != 0).count() > 370);
+}
+
+#[test]
+fn a_new_switch_gets_none_of_the_lids_of_a_port_that_is_gone() {
+    for lmc in 1..=3 {
+        let mut net = Net::up("switch:4", Config { lmc, ..config() });
+        net.pass(Duration::from_secs(60));
+        let before = lids(&net);
+        let end = port(2, 1);
+        let place = net.change(|s, now, inbox| s.unplug(now, end, inbox)).expect("a cable");
+        net.pass(Duration::from_secs(60));
+        let shape: Shape = "switch:4".parse().expect("a shape");
+        let switch = net.subnet.add(&shape.topology(Guid(0x20_0000)).nodes[0]);
+        let plug = |net: &mut Net, one, two| {
+            net.change(|s, now, inbox| s.plug(now, one, two, LinkRate::DEFAULT, inbox))
+                .expect("free ports");
+            net.pass(Duration::from_secs(60));
+        };
+        plug(&mut net, place, PortId::new(switch, 1));
+        plug(&mut net, PortId::new(switch, 2), end);
+        net.assert_configured();
+        let mut after = lids(&net);
+        after.retain(|guid, _| before.contains_key(guid));
+        assert_eq!(after, before, "LMC {lmc}");
+    }
 }
