@@ -34,6 +34,8 @@ pub(super) struct Doubt {
     young: bool,
     /// Another manager was also a master, and may have set tables since the last discovery.
     rivalled: bool,
+    /// A command says that another manager is a master, as any program may say.
+    claimed: bool,
     /// The far end of the manager's own cable; none for a switch, whose routes use all ports.
     root: Option<(Guid, u8)>,
 }
@@ -61,6 +63,11 @@ impl Doubt {
         self.rivalled = true;
     }
 
+    /// Notes a command of another master. It counts only if the next discovery finds another manager.
+    pub(super) fn note_claim(&mut self) {
+        self.claimed = true;
+    }
+
     /// Notes that a light sweep has queried all switches and none reported a port state change: everything sent so far
     /// reached its destination.
     pub(super) fn note_quiet(&mut self) {
@@ -83,6 +90,7 @@ impl Manager {
                 ..Doubt::default()
             },
         );
+        let was_rivalled = was.rivalled || was.claimed && !self.rivals.is_empty();
         let moved = !graph.has_cables_of(&self.graph) || self.doubt.root != was.root;
         let may_have_moved = was.changed && (was.young || self.doubt.young);
         let astray = was.sent && (moved || may_have_moved);
@@ -91,11 +99,11 @@ impl Manager {
             // The port that was asked to reregister may have been another one.
             self.unasked.extend(asked);
         }
-        if was.rivalled && !rivalled {
+        if was_rivalled && !rivalled {
             // Programs may have registered with the other master, which may have had the same LID.
             self.ask_all_again();
         }
-        if astray || was.rivalled || rivalled {
+        if astray || was_rivalled || rivalled {
             self.dirty.iter_mut().flatten().for_each(|dirty| **dirty = Dirty::everything());
             self.trees.forget_places();
             self.model.forget_sl_to_vl();

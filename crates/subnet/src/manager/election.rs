@@ -303,12 +303,12 @@ impl Manager {
     }
 
     /// Executes the command of another manager.
-    pub(super) fn obey(&mut self, now: Time, out: &mut impl ManagerSink) {
+    pub(super) fn obey(&mut self, now: Time, from: &UserAddress, out: &mut impl ManagerSink) {
         match self.command.take() {
             None => {}
             Some(Command::Sweep) => {
-                self.doubt.note_rival();
-                self.request_sweep(now);
+                self.doubt.note_claim();
+                self.request_sweep_for(now, self.model.by_lid(from.lid));
             }
             Some(Command::Discover) => self.discover_again(now, out),
             Some(Command::BecomeMaster) => {

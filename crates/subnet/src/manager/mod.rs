@@ -327,7 +327,7 @@ impl Manager {
             }
             Method::GET | Method::SET if smp.header.attr_id == SmInfo::ATTR_ID => {
                 self.answer_sm_info(from, &smp, out);
-                self.obey(now, out);
+                self.obey(now, from, out);
             }
             Method::TRAP if smp.header.attr_id == Notice::ATTR_ID => {
                 self.handle_trap(now, from, &smp, out);

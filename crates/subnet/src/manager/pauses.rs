@@ -1,4 +1,4 @@
-//! Rate limit on sweeps that traps request.
+//! Rate limit on sweeps that traps and other managers' commands request.
 //!
 //! After each sweep the manager pauses for as long as the sweep took. If a node's traps have caused nine sweeps, the node's
 //! pause doubles with each further sweep, until none of its traps has arrived for a minute. A node that sends traps endlessly
@@ -85,7 +85,7 @@ impl Pauses {
 }
 
 impl Manager {
-    /// Handles a trap that reports a change. `sender` is the port that sent it, if known.
+    /// Handles a trap that reports a change, or a command to sweep. `sender` is the port that sent it, if known.
     pub(super) fn request_sweep_for(&mut self, now: Time, sender: Option<PortRef>) {
         let node = sender.and_then(|at| self.model.node(at.node));
         if !self.pauses.ask(now, node.map_or(Guid(0), |node| node.info.node_guid)) {
@@ -94,7 +94,7 @@ impl Manager {
         self.sweep_for_traps(now);
     }
 
-    /// Schedules a sweep that traps have requested. Does nothing during a sweep, whose end calls this again.
+    /// Schedules a sweep that nodes have requested. Does nothing during a sweep, whose end calls this again.
     pub(super) fn sweep_for_traps(&mut self, now: Time) {
         if matches!(self.phase, Phase::Idle | Phase::Light)
             && let Some(due) = self.pauses.due()

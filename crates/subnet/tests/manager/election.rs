@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdmux_subnet::manager::{Config, Event, Manager};
 use rdmux_subnet::rmpp::Mad;
 use rdmux_subnet::umad::UserAddress;
-use rdmux_subnet::{PortEvent, Time};
+use rdmux_subnet::{MadPacket, PortEvent, Time};
 use rdmux_wire::mad::{MadHeader, Method};
 use rdmux_wire::sm::{GuidInfo, SmInfo, SmState};
 use rdmux_wire::smp::Smp;
@@ -425,4 +425,47 @@ fn a_better_manager_that_comes_between_discovery_and_the_first_set_gets_the_subn
     net.start(port(1, 1), with_priority(5));
     net.pass(MINUTE);
     assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
+}
+
+/// Sends 100 commands of a master that does not exist to the manager, within a minute.
+fn command_100_times(net: &mut Net, modifier: u32) {
+    let from = port(1, 1);
+    net.subnet.set_attached(from, true);
+    let [own, to] = [from, net.managers[0].0].map(|at| net.subnet.port(at).expect("a port").lid());
+    let info = SmInfo { guid: Guid(0x77), state: SmState::MASTER, ..SmInfo::default() };
+    let mut smp = Smp::lid_routed(Method::SET, SmInfo::ATTR_ID, modifier);
+    smp.set_attribute(&info.into());
+    for _ in 0..100 {
+        let packet = MadPacket::smp(own, to, 0, Box::new(smp.to_bytes()));
+        net.change(|s, now, inbox| s.send(now, from, packet, inbox));
+        net.pass(MINUTE / 100);
+    }
+}
+
+#[test]
+fn commands_of_a_master_that_a_sweep_does_not_find_configure_nothing_again() {
+    for modifier in [SmInfo::HANDOVER, SmInfo::DISCOVER] {
+        let mut net = Net::up("switch:4", config());
+        net.pass(MINUTE);
+        net.sets = 0;
+        net.inbox.events.clear();
+        command_100_times(&mut net, modifier);
+        net.pass(MINUTE);
+        let asked = net.inbox.events.iter().filter(|(_, e)| *e == PortEvent::ClientReregister);
+        assert_eq!((net.sets, asked.count()), (0, 0), "{modifier}");
+    }
+}
+
+#[test]
+fn sweeps_for_commands_of_a_port_become_rarer() {
+    let mut net = Net::of("switch:4");
+    // Adapter 4 never answers, so that a sweep takes some time.
+    let cable = net.subnet.peer(port(4, 1)).expect("a cable").number;
+    net.meddler = Box::new(move |_, _, mad| mad[7] == 0 || mad[128 + usize::from(mad[7])] != cable);
+    net.start_first(config());
+    net.pass(MINUTE * 3);
+    let before = net.managers[0].1.status().sweeps;
+    command_100_times(&mut net, SmInfo::DISCOVER);
+    let sweeps = net.managers[0].1.status().sweeps - before;
+    assert!(sweeps < 25, "{sweeps} sweeps in a minute");
 }
