@@ -187,7 +187,10 @@ impl Manager {
             return;
         };
         let Some(wanted) = self.wanted_pkeys(&self.model, port) else { return };
-        let cap = usize::from(self.model.node(port.node).map_or(0, |n| capacity(n, port.port)));
+        let Some(node) = self.model.node(port.node) else { return };
+        let cap = usize::from(capacity(node, port.port));
+        // A switch's external port has the table of the end port behind it, if all of it fits.
+        let is_end = port.port == 0 || !node.is_switch();
         let known = &entry.pkeys;
         let blocks = wanted.len().max(known.len()).min(cap).div_ceil(PKEY_BLOCK);
         let key = |keys: &[Pkey], at| keys.get(at).copied().unwrap_or(Pkey(0));
@@ -198,7 +201,7 @@ impl Manager {
                 self.queue.push_back(Request { port, what: What::SetPkeys(block) });
             }
         }
-        if self.pkeys.of(&self.model, port).len() > cap {
+        if is_end && self.pkeys.of(&self.model, port).len() > cap {
             self.problem(ProblemKind::NoPkey, port);
         }
     }

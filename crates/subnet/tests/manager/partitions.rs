@@ -212,6 +212,14 @@ fn pkeys_beyond_partition_cap_are_reported_and_the_first_ones_set() {
 }
 
 #[test]
+fn partitions_of_a_switch_are_not_counted_for_its_external_ports() {
+    let mut net = small(Config { partition_enforcement_cap: 2, ..Config::default() });
+    set(&mut net, "A=1: ALL_SWITCHES; B=2: ALL_SWITCHES;");
+    assert_eq!((keys(&net, port(0, 0)).len(), keys(&net, port(0, 1))), (3, vec![0x7fff]));
+    assert_eq!(problems(&net), []);
+}
+
+#[test]
 fn enforcement_does_not_begin_before_the_table_is_there() {
     let mut net = up(TEXT);
     // Sets of the tables of a switch's external ports are dropped from now on.
