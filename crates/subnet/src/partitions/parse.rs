@@ -184,16 +184,16 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses `NAME=PKEY, flags:`.
+    /// Parses `NAME=PKEY, flags:`. As in OpenSM, a name alone is that of an earlier partition, and a number alone is a P_Key.
     fn definition(&mut self) -> Result<(&'a str, Definition), ParseError> {
         let name = self.scan.name();
         let base = if self.scan.take('=') {
             let word = self.scan.word();
-            let base = number(word).and_then(|n| u16::try_from(n).ok()).map(|n| n & 0x7fff);
-            base.filter(|&n| n != 0).ok_or_else(|| self.scan.error(word, Rule::Pkey))?
+            self.base(word)?
+        } else if name.starts_with(|c: char| c.is_ascii_digit()) {
+            self.base(name)?
         } else {
-            let free = (1..DEFAULT_PARTITION).find(|base| !self.partitions.all.contains_key(base));
-            free.ok_or_else(|| self.scan.error(name, Rule::NoPkeyLeft))?
+            self.base_of(name)?
         };
         let mut definition = Definition {
             base,
@@ -211,6 +211,21 @@ impl<'a> Parser<'a> {
             }
             self.flag(&mut definition)?;
         }
+    }
+
+    /// Parses a P_Key.
+    fn base(&self, word: &str) -> Result<u16, ParseError> {
+        let base = number(word).and_then(|n| u16::try_from(n).ok()).map(|n| n & 0x7fff);
+        base.filter(|&n| n != 0).ok_or_else(|| self.scan.error(word, Rule::Pkey))
+    }
+
+    /// Returns the P_Key of the partition with this name, or a free one.
+    fn base_of(&self, name: &str) -> Result<u16, ParseError> {
+        let all = &self.partitions.all;
+        let known = all.iter().find(|(_, known)| !name.is_empty() && known.name == name);
+        let free = || (1..DEFAULT_PARTITION).find(|base| !all.contains_key(base));
+        let base = known.map(|(&base, _)| base).or_else(free);
+        base.ok_or_else(|| self.scan.error(name, Rule::NoPkeyLeft))
     }
 
     fn flag(&mut self, to: &mut Definition) -> Result<(), ParseError> {

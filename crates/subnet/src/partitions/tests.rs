@@ -214,11 +214,32 @@ fn partitions_without_a_key_get_the_lowest_free_one() {
 }
 
 #[test]
+fn definition_without_a_pkey_means_a_number_or_a_known_name_as_in_opensm() {
+    let cases: [(&str, &[u16]); 8] = [
+        ("0x10, ipoib: ALL=full;", &[0x7fff, 0x8010]),
+        ("16: ALL=full; A: ALL;", &[0x7fff, 0x0001, 0x8010]),
+        ("0x8010: ALL;", &[0x7fff, 0x0010]),
+        ("Default: ALL=full;", &[0xffff]),
+        ("A: 0x1; B: 0x1; A: 0x1=full;", &[0x7fff, 0x8001, 0x0002]),
+        ("A=0x30: 0x1; A: 0x1=full;", &[0x7fff, 0x8030]),
+        ("A: 0x1; A=0x30: 0x1;", &[0x7fff, 0x0001, 0x0030]),
+        (": 0x1; : 0x1=full;", &[0x7fff, 0x0001, 0x8002]),
+    ];
+    for (text, table) in cases {
+        assert_eq!(keys(text, adapter(1)), table, "{text}");
+    }
+    let groups = parse("0x10, ipoib: ALL=full;");
+    assert!(groups.groups().map(|group| group.pkey).eq([Pkey(0x8010)]));
+}
+
+#[test]
 fn errors_name_file_line_and_token() {
     let cases = [
         ("A=0: ALL;", "p.conf:1: `0`", Rule::Pkey),
         ("A=0x8000:;", "p.conf:1: `0x8000`", Rule::Pkey),
         ("A=x:;", "p.conf:1: `x`", Rule::Pkey),
+        ("\n1 A: ALL;", "p.conf:2: `1 A`", Rule::Pkey),
+        ("0x8000: ALL;", "p.conf:1: `0x8000`", Rule::Pkey),
         ("A=1\n ipoib: ALL;", "p.conf:2: `ipoib`", Rule::Definition),
         ("A=1,\n\n wrong: ALL;", "p.conf:3: `wrong`", Rule::Flag),
         ("A=1,ipoib", "p.conf:1: the file ends", Rule::Definition),
