@@ -103,10 +103,10 @@ impl Manager {
             What::Activate => self.link(model, port, PortState::ACTIVE)?.into(),
             What::Disable => self.disabled(model, port)?.into(),
             What::SetPkeys(block) => {
-                let mut wanted = self.wanted_pkeys(model, port)?;
-                wanted.resize(PKEY_BLOCK * (usize::from(block) + 1), Pkey(0));
-                let keys = *wanted.get(usize::from(block) * PKEY_BLOCK..)?.first_chunk()?;
-                PkeyTable { pkeys: keys }.into()
+                let planned = self.pkey_plans.get(&port)?;
+                let first = usize::from(block) * PKEY_BLOCK;
+                let key = |n| planned.get(first + n).copied().unwrap_or(Pkey(0));
+                PkeyTable { pkeys: core::array::from_fn(key) }.into()
             }
             What::Linear(block) => {
                 LinearForwardingTable { ports: linear_block(&switch()?.forwarding, block) }.into()

@@ -51,7 +51,7 @@ use alloc::vec::Vec;
 use rdmux_wire::mad::Method;
 use rdmux_wire::sm::{Notice, SmInfo, SmState};
 use rdmux_wire::smp::Smp;
-use rdmux_wire::{Guid, Lid};
+use rdmux_wire::{Guid, Lid, Pkey};
 
 pub use config::{Config, NoSuchEngine, RoutingEngine};
 pub use model::Model;
@@ -111,6 +111,8 @@ pub struct Manager {
     /// The last LID of each port.
     lids: BTreeMap<Guid, Lid>,
     pkeys: Box<dyn PkeyTables + Send>,
+    /// The tables that this phase sets.
+    pkey_plans: BTreeMap<PortRef, Vec<Pkey>>,
     /// Blocks of alias GUIDs, by port GUID, that a discovery did not find.
     lost_aliases: BTreeSet<(Guid, u8)>,
     /// Members of each multicast LID: port GUIDs, and whether each receives. A send-only member does not.
@@ -173,6 +175,7 @@ impl Manager {
             job: None,
             lids: config.lids.clone(),
             pkeys: Box::new(DefaultPartition),
+            pkey_plans: BTreeMap::new(),
             lost_aliases: BTreeSet::new(),
             groups: BTreeMap::new(),
             changed_groups: BTreeMap::new(),

@@ -191,6 +191,7 @@ impl Manager {
         let cap = usize::from(capacity(node, port.port));
         // A switch's external port has the table of the end port behind it, if all of it fits.
         let is_end = port.port == 0 || !node.is_switch();
+        let mut is_planned = false;
         let known = &entry.pkeys;
         let blocks = wanted.len().max(known.len()).min(cap).div_ceil(PKEY_BLOCK);
         let key = |keys: &[Pkey], at| keys.get(at).copied().unwrap_or(Pkey(0));
@@ -199,10 +200,15 @@ impl Manager {
             let mut all = first..first + PKEY_BLOCK;
             if all.any(|at| key(&wanted, at) != key(known, at)) {
                 self.queue.push_back(Request { port, what: What::SetPkeys(block) });
+                is_planned = true;
             }
         }
         if is_end && self.pkeys.of(&self.model, port).len() > cap {
             self.problem(ProblemKind::NoPkey, port);
+        }
+        if is_planned {
+            // Each answer changes the known table, from which another arrangement may follow.
+            self.pkey_plans.insert(port, wanted);
         }
     }
 }

@@ -159,6 +159,7 @@ impl Manager {
         };
         self.phase = next;
         self.cursor = 0;
+        self.pkey_plans.clear();
         if next == Phase::Tables {
             self.route_all_groups();
         }

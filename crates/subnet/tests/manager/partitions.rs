@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdmux_subnet::manager::ProblemKind;
+use rdmux_subnet::manager::{Config as ManagerConfig, Event, Problem, ProblemKind};
 use rdmux_subnet::partitions::{PartitionTables, Partitions};
 use rdmux_subnet::service::Service;
 use rdmux_subnet::topology::{LinkRate, Shape};
@@ -283,6 +283,34 @@ fn keys_of_a_table_that_could_not_be_read_stay_at_their_index() {
     net.meddler = Box::new(|_, _, _| true);
     net.pass(Duration::from_secs(120));
     assert_eq!(problems(&net), []);
+}
+
+#[test]
+fn a_key_that_moves_to_the_next_block_is_set_and_reported_as_set() {
+    let many = |numbers: &[u32]| -> String {
+        numbers.iter().map(|n| format!("P{n}={n}: ALL=full;")).collect()
+    };
+    for outstanding in [1, 64] {
+        let mut net = Net::up("switch:4", ManagerConfig { outstanding, ..config() });
+        let mut numbers: Vec<u32> = (1..32).collect();
+        set(&mut net, &many(&numbers));
+        assert_eq!(keys(&net, A).len(), 32);
+        // The last key of the first block goes, and a new one is the first of the second block.
+        numbers[30] = 40;
+        net.out.events.clear();
+        set(&mut net, &many(&numbers));
+        let table = keys(&net, A);
+        assert_eq!((table.len(), table[31], table[32]), (33, 0, 0x8028), "{outstanding}");
+        let reports = net.out.events.iter().filter_map(|(_, event)| match event {
+            Event::SweepEnded(report) => Some(report),
+            _ => None,
+        });
+        assert_eq!(
+            reports.flat_map(|report| &report.problems).collect::<Vec<_>>(),
+            [] as [&Problem; 0]
+        );
+        assert_eq!(enforces(&net, port(0, 1)), (true, true));
+    }
 }
 
 /// Passes the manager's events to administration.
