@@ -96,7 +96,8 @@ pub struct Config {
     /// The most ports of all nodes together, including port 0 of adapters. Nodes beyond that are reported and ignored, which
     /// bounds the memory that a forged endless subnet takes.
     pub max_ports: usize,
-    /// How many cables one call of `handle_timeout` processes while routes are computed. `next_timeout` is then due at once.
+    /// How many cable ends one call of `handle_timeout` processes while routes are computed, at least those on the routes to
+    /// one switch. `next_timeout` is then due at once.
     pub routing_slice: usize,
 }
 
