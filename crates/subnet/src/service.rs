@@ -14,9 +14,9 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use rdmux_wire::mad::{Method, MgmtClass};
+use rdmux_wire::mad::{MadHeader, Method, MgmtClass, status};
 use rdmux_wire::sa::CLASS_VERSION;
-use rdmux_wire::sm::SmState;
+use rdmux_wire::sm::{GuidInfo, SmState};
 use rdmux_wire::{Guid, Lid};
 
 use crate::Time;
@@ -32,6 +32,10 @@ pub struct Service {
     administration: Administration,
     /// The directed-route agent that sets aliases.
     directed: u32,
+    /// The transaction ID of the last Set of aliases.
+    tid: u32,
+    /// A Set of aliases has failed.
+    has_failed: bool,
     out: Out,
 }
 
@@ -85,7 +89,7 @@ impl Service {
     /// by directed routes.
     pub fn new(config: Config, partitions: Partitions, directed: u32) -> Self {
         let administration = Administration::new(config, partitions);
-        Self { administration, directed, out: Out::default() }
+        Self { administration, directed, tid: 0, has_failed: false, out: Out::default() }
     }
 
     /// Returns the administration with its registrations.
@@ -98,10 +102,11 @@ impl Service {
         self.administration.set_partitions(partitions);
     }
 
-    /// Returns whether a message is for administration rather than for the manager.
+    /// Returns whether a message is for administration rather than for the manager: a request, or the outcome of what
+    /// [`Service::next_mad`] has returned.
     pub fn is_asked(mad: &UserMad) -> bool {
         const CLASS: usize = 1;
-        mad.data.get(CLASS) == Some(&MgmtClass::SUBN_ADM.0)
+        mad.data.get(CLASS) == Some(&MgmtClass::SUBN_ADM.0) || alias_outcome(mad).is_some()
     }
 
     /// Returns the next message to write to the file that has the agents.
@@ -111,14 +116,14 @@ impl Service {
 
     /// Returns when [`Service::handle_timeout`] has work to do.
     pub fn next_timeout(&self) -> Option<Time> {
-        if self.out.groups.is_empty() && self.out.members.is_empty() {
+        if self.out.groups.is_empty() && self.out.members.is_empty() && !self.has_failed {
             self.administration.next_timeout()
         } else {
             Some(Time::ZERO)
         }
     }
 
-    /// Expires leases, and passes changed groups to the manager. Call this before the manager's own [`Manager::handle_timeout`].
+    /// Expires leases, and passes changed groups and failures to the manager. Call this before the manager's own [`Manager::handle_timeout`].
     pub fn handle_timeout(&mut self, now: Time, manager: &mut Manager) {
         for ((mlid, port), receives) in core::mem::take(&mut self.out.members) {
             if !self.out.groups.contains(&mlid) {
@@ -128,19 +133,28 @@ impl Service {
         for mlid in core::mem::take(&mut self.out.groups) {
             manager.set_group_members(mlid, self.administration.members(mlid));
         }
+        if core::mem::take(&mut self.has_failed) {
+            manager.restore_aliases(now);
+        }
         self.administration.handle_timeout(now);
     }
 
-    /// Handles a request, or the outcome of a Report.
+    /// Handles a request, or the outcome of a Report or of a Set of aliases.
     pub fn handle_mad(&mut self, now: Time, manager: &mut Manager, mad: &UserMad) {
+        if let Some(has_succeeded) = alias_outcome(mad) {
+            self.has_failed |= !has_succeeded;
+            return;
+        }
         self.administration.handle_mad(now, manager.model(), mad, &mut self.out);
         self.set_aliases(manager);
     }
 
     /// Handles a message of [`Service::next_mad`] that could not be written: its header, with a status.
     pub fn handle_unsent(&mut self, mad: &UserMad) {
-        if Self::is_asked(mad) {
-            self.administration.handle_unsent(mad);
+        match alias_outcome(mad) {
+            Some(_) => self.has_failed = true,
+            None if Self::is_asked(mad) => self.administration.handle_unsent(mad),
+            None => {}
         }
     }
 
@@ -175,7 +189,7 @@ impl Service {
         self.administration.set_master(None);
     }
 
-    /// Sends changed aliases to their ports, before the answer to the requester.
+    /// Sends changed aliases to their ports, before the answer to the requester. A Set that fails is repeated by a sweep.
     fn set_aliases(&mut self, manager: &mut Manager) {
         // The last request for each block has all its changes.
         let mut requests = BTreeMap::new();
@@ -184,7 +198,9 @@ impl Service {
                 requests.insert((port, request.header.attr_mod), request);
             }
         }
-        for request in requests.into_values() {
+        for mut request in requests.into_values() {
+            self.tid = self.tid.wrapping_add(1);
+            request.header.tid = self.tid.into();
             self.out.sent.push_front(UserMad {
                 agent: self.directed,
                 status: 0,
@@ -195,6 +211,15 @@ impl Service {
             });
         }
     }
+}
+
+/// Returns whether a Set of aliases has succeeded; none if the message is not the outcome of one.
+fn alias_outcome(mad: &UserMad) -> Option<bool> {
+    let header = MadHeader::parse(&mad.data[..]).ok()?;
+    let of = (header.mgmt_class, header.attr_id);
+    let is_answer = header.method == Method::GET_RESP;
+    let is_ok = mad.status == 0 && header.status & !status::DIRECTION == status::OK;
+    (of == (MgmtClass::SUBN_DIRECTED, GuidInfo::ATTR_ID)).then_some(is_answer && is_ok)
 }
 
 #[cfg(test)]

@@ -6,12 +6,13 @@
 
 use rdmux_wire::Guid;
 use rdmux_wire::mad::Method;
-use rdmux_wire::sm::GuidInfo;
+use rdmux_wire::sm::{GuidInfo, SmState};
 use rdmux_wire::smp::Smp;
 
 use super::Manager;
 use super::model::{Model, Port};
 use super::requests::{Request, What};
+use crate::Time;
 use crate::topology::PortRef;
 
 /// GUIDs per block.
@@ -42,6 +43,13 @@ impl Manager {
         smp.mkey = self.config.mkey;
         smp.set_attribute(&self.wanted_guids(&self.model, port, block)?.into());
         Some(smp)
+    }
+
+    /// Requests a sweep, which sets the aliases again that ports do not have.
+    pub fn restore_aliases(&mut self, now: Time) {
+        if self.state == SmState::MASTER {
+            self.request_sweep_for(now, None);
+        }
     }
 
     /// Returns the block of GUIDInfo that a port should have.

@@ -1,16 +1,22 @@
 //! The M_Key, and alias GUIDs that ports have lost.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rdmux_subnet::MadPacket;
 use rdmux_subnet::manager::{Config, Event};
+use rdmux_subnet::partitions::Partitions;
+use rdmux_subnet::service::Service;
 use rdmux_subnet::topology::PortRef;
-use rdmux_wire::mad::Method;
+use rdmux_subnet::umad::{Errno, Unsent, UserAddress, UserMad};
+use rdmux_wire::mad::{MadHeader, Method};
+use rdmux_wire::sa::{GuidInfoRecord, GuidInfoRecordMask, SaMad};
 use rdmux_wire::sm::{GidEvent, GuidInfo, NodeInfo, Notice, PortInfo, Producer, SmInfo, Trap};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Mkey};
 
 use crate::net::{Net, config, port};
+use crate::partitions::tell;
 
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -131,6 +137,68 @@ fn aliases_that_a_port_has_lost_are_set_again_by_the_next_sweep() {
     assert_eq!(now(&mut net), expected);
     assert_eq!(net.sets, 2);
     assert_eq!(net.manager().model().by_port_guid(Guid(0x78)), Some(at));
+}
+
+/// Asks administration to set an alias of a port. Returns the Set for the port, which comes before the answer.
+fn ask_alias(net: &mut Net, service: &mut Service, index: usize, alias: Guid) -> UserMad {
+    let lid = net.subnet.port(port(2, 1)).expect("a port").lid();
+    let mut record = GuidInfoRecord { lid, ..GuidInfoRecord::default() };
+    record.guid_info.guids[index] = alias;
+    let data = record.to_bytes();
+    let mut mad = SaMad::new(Method::SET, GuidInfoRecord::ATTR_ID, &data);
+    let block = GuidInfoRecordMask::LID | GuidInfoRecordMask::BLOCK_NUM;
+    mad.sa.component_mask = block.bits() | GuidInfoRecordMask::GUID0.bits() << index;
+    let (address, data) = (UserAddress::gsi(lid), mad.to_bytes().to_vec());
+    let mad = UserMad { agent: 0, status: 0, timeout_ms: 0, retries: 0, address, data };
+    service.handle_mad(net.now, net.manager(), &mad);
+    let set = service.next_mad().expect("a Set");
+    assert_eq!(set.agent, 1);
+    let answer = service.next_mad().expect("an answer");
+    assert_eq!(MadHeader::parse(&answer.data).expect("a MAD").status, 0);
+    set
+}
+
+#[test]
+fn set_of_an_alias_that_fails_is_repeated_by_a_sweep_at_once() {
+    let mut net = Net::up("switch:3", config());
+    net.pass(QUIET);
+    let mut service = Service::new(Default::default(), Partitions::default(), 1);
+    tell(&mut net, &mut service);
+    let with_status = |set: &UserMad, status: u16| {
+        let mut answer = Smp::parse(&set.data[..]).expect("an SMP");
+        answer.header.method = Method::GET_RESP;
+        answer.set_status(status);
+        UserMad { data: answer.to_bytes().to_vec(), ..set.clone() }
+    };
+    let sweeps = |net: &mut Net| net.manager().status().sweeps;
+    let mut tids = BTreeSet::new();
+    for (index, alias) in (1..).zip([0x71, 0x72, 0x73, 0x74].map(Guid)) {
+        let set = ask_alias(&mut net, &mut service, index, alias);
+        let tid = MadHeader::parse(&set.data).expect("a MAD").tid;
+        assert!(tids.insert(tid), "the user MAD device refuses a transaction ID that is in use");
+        let before = sweeps(&mut net);
+        let outcome = match index {
+            1 => UserMad { status: UserMad::TIMED_OUT, ..set },
+            2 => with_status(&set, 0x1c),
+            3 => Unsent::of(&set).expect("a MAD").record(Errno::Again),
+            _ => with_status(&set, 0),
+        };
+        assert!(Service::is_asked(&outcome));
+        match index {
+            3 => service.handle_unsent(&outcome),
+            _ => service.handle_mad(net.now, net.manager(), &outcome),
+        }
+        let is_due = service.next_timeout().is_some_and(|due| due <= net.now);
+        assert_eq!(is_due, index < 4);
+        let now = net.now;
+        service.handle_timeout(now, net.manager());
+        net.settle();
+        if index < 4 {
+            assert_eq!(guids(&mut net, &[2], 0)[index], alias);
+        } else {
+            assert_eq!(sweeps(&mut net), before, "it has succeeded");
+        }
+    }
 }
 
 #[test]

@@ -314,7 +314,7 @@ fn a_key_that_moves_to_the_next_block_is_set_and_reported_as_set() {
 }
 
 /// Passes the manager's events to administration.
-fn tell(net: &mut Net, service: &mut Service) {
+pub(crate) fn tell(net: &mut Net, service: &mut Service) {
     for (index, event) in std::mem::take(&mut net.out.events) {
         service.handle_event(net.now, &mut net.managers[index].1, &event);
     }
