@@ -108,12 +108,22 @@ impl Manager {
         for guid in gone {
             out.event(Event::PortGone(guid));
         }
-        if let Some(heir) = self.heir(Some(rank(&self.sm_info(SmState::MASTER)))) {
+        let heir = self.heir(Some(rank(&self.sm_info(SmState::MASTER))));
+        if let Some(heir) = heir.filter(|&heir| !self.has_just_refused(heir)) {
             self.begin_handover(now, heir, false, out);
             return false;
         }
+        self.refused_by = None;
         self.wake_worse_masters();
         true
+    }
+
+    /// Returns whether a manager has refused the last handover. The subnet is then configured once before it is asked again,
+    /// unless that manager is a master, which does it.
+    fn has_just_refused(&self, heir: usize) -> bool {
+        let refused = |rival: &Rival| self.refused_by == Some(rival.info.guid);
+        let heir = self.rivals.get(heir).filter(|rival| rival.info.state != SmState::MASTER);
+        heir.is_some_and(refused)
     }
 
     /// Sends DISCOVER to lower-ranked masters: they then find this one and hand over. They may not notice it by themselves,
@@ -246,7 +256,7 @@ impl Manager {
     pub(super) fn handover_failed(&mut self, now: Time, out: &mut impl ManagerSink) {
         let leaves = matches!(self.phase, Phase::Handover { leaves: true });
         self.phase = Phase::Idle;
-        self.master = None;
+        self.refused_by = self.master.take().map(|heir| heir.info.guid);
         if leaves {
             return self.become_state(SmState::NOT_ACTIVE, out);
         }

@@ -131,6 +131,8 @@ pub struct Manager {
     /// The master that a standby polls, and the number of its unanswered polls.
     master: Option<Rival>,
     misses: u32,
+    /// The manager that has refused the last handover.
+    refused_by: Option<Guid>,
     /// A command of another manager, to be executed after the answer.
     command: Option<Command>,
     /// No setting in the subnet is known to come from this manager.
@@ -186,6 +188,7 @@ impl Manager {
             rivals: Vec::new(),
             master: None,
             misses: 0,
+            refused_by: None,
             command: None,
             fresh: true,
             stale: false,

@@ -427,6 +427,29 @@ fn a_better_manager_that_comes_between_discovery_and_the_first_set_gets_the_subn
     assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
 }
 
+#[test]
+fn a_better_manager_that_refuses_handovers_does_not_keep_new_nodes_down() {
+    let mut net = Net::of("switch:4");
+    let newcomer = port(4, 1);
+    net.subnet.set_cable(net.now, newcomer, false, &mut net.inbox).expect("a cable");
+    net.start_first(with_priority(1));
+    net.pass(MINUTE);
+    net.meddler = Box::new(|_, way, mad| {
+        let header = MadHeader::parse(&mad[..]).expect("a MAD");
+        let is_command = (header.method, header.attr_id) == (Method::SET, SmInfo::ATTR_ID);
+        !(way == Way::ToManager && is_command && header.attr_mod == SmInfo::HANDOVER)
+    });
+    net.start(port(2, 1), with_priority(5));
+    net.pass(MINUTE);
+    assert_eq!(net.state(0), SmState::MASTER);
+    net.change(|s, now, inbox| s.set_cable(now, newcomer, true, inbox)).expect("a cable");
+    net.pass(Duration::from_secs(15));
+    net.assert_configured();
+    net.meddler = Box::new(|_, _, _| true);
+    net.pass(MINUTE);
+    assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER], "it is asked again");
+}
+
 /// Sends 100 commands of a master that does not exist to the manager, within a minute.
 fn command_100_times(net: &mut Net, modifier: u32) {
     let from = port(1, 1);
