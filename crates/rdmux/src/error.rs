@@ -147,7 +147,8 @@ impl Cause {
         Some(match self {
             Self::Gone => {
                 "open the device again, which starts a new service if necessary; the service \
-                 disconnects a process that leaves more than 16384 messages of events unread, and logs that"
+                 disconnects a process that leaves more than 16384 messages of events or 4096 \
+                 notifications of a device unread, and logs that"
             }
             Self::Host(_) | Self::Os(_) => match self.kind() {
                 io::ErrorKind::AddrInUse => IN_USE,

@@ -332,12 +332,19 @@ impl Core {
         self.manager.channel_gone(now, id, &mut self.outbox);
     }
 
-    /// Sends a process a notification.
+    /// Sends a process a notification. Of the ends of a slot's processes, only one waits to be read.
     pub(super) fn notify(&mut self, id: ClientId, notify: &Notify, fds: Vec<OwnedFd>) {
         let Some(device) = self.clients.get_mut(id).and_then(|c| c.device.as_mut()) else { return };
         let Some(bytes) = encode(notify, &mut self.scratch) else { return };
         let waited = device.notify.is_waiting();
-        let sent = device.notify.send(bytes, fds);
+        let sent = match notify {
+            Notify::PeerGone { slot } if fds.is_empty() => device.notify.send_once(*slot, bytes),
+            _ => device.notify.send(bytes, fds),
+        };
+        if let Notify::Ring { peer, .. } = notify {
+            // The end of this peer must follow its rings.
+            device.notify.renew(*peer);
+        }
         if device.notify.is_waiting() != waited {
             let interest = interest(&device.notify);
             self.poller.change(&device.notify, Token::Notify(id), interest);

@@ -1,6 +1,6 @@
 //! A socket to a process that may be slow: messages that do not fit are queued, up to a limit.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rdmux_runtime::Share;
@@ -24,13 +24,24 @@ pub(super) enum Lost {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     socket: Foreign,
-    waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    waiting: VecDeque<Message>,
+    /// The keys of queued messages that need not be queued twice.
+    keys: BTreeSet<u16>,
     /// The share for the bytes of those messages.
     bytes: Share,
     /// Maximum number of messages that may be queued.
     limit: usize,
     /// Whether all messages are held back.
     held: bool,
+}
+
+/// A queued message.
+#[derive(Debug)]
+struct Message {
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    /// Its key, if it need not be queued twice.
+    key: Option<u16>,
 }
 
 impl Outgoing {
@@ -44,12 +55,35 @@ impl Outgoing {
     ) -> std::io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = socket::pair()?;
         socket::set_nonblocking(&ours, true)?;
-        let (socket, waiting) = (keep(ours), VecDeque::new());
-        Ok((Self { socket, waiting, bytes, limit, held: false }, theirs))
+        let (socket, waiting, keys) = (keep(ours), VecDeque::new(), BTreeSet::new());
+        Ok((Self { socket, waiting, keys, bytes, limit, held: false }, theirs))
     }
 
     /// Sends a message, or queues it.
     pub(super) fn send(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(), Lost> {
+        self.send_or_queue(bytes, fds, None)
+    }
+
+    /// Sends a message, or queues it unless one with the same key is queued, which then stands for both. Repetitions
+    /// therefore do not fill the queue.
+    pub(super) fn send_once(&mut self, key: u16, bytes: &[u8]) -> Result<(), Lost> {
+        if self.keys.contains(&key) {
+            return Ok(());
+        }
+        self.send_or_queue(bytes, Vec::new(), Some(key))
+    }
+
+    /// Makes the next message with this key be queued again, because it must follow the messages queued by now.
+    pub(super) fn renew(&mut self, key: u16) {
+        self.keys.remove(&key);
+    }
+
+    fn send_or_queue(
+        &mut self,
+        bytes: &[u8],
+        fds: Vec<OwnedFd>,
+        key: Option<u16>,
+    ) -> Result<(), Lost> {
         if self.is_free() && self.try_send(bytes, &fds)? {
             return Ok(());
         }
@@ -57,7 +91,8 @@ impl Outgoing {
         if self.waiting.len() >= self.limit || is_full || self.bytes.take(bytes.len()).is_err() {
             return Err(Lost::Slow);
         }
-        self.waiting.push_back((bytes.to_vec(), fds));
+        self.waiting.push_back(Message { bytes: bytes.to_vec(), fds, key });
+        self.keys.extend(key);
         Ok(())
     }
 
@@ -69,13 +104,16 @@ impl Outgoing {
     /// Sends queued messages, as many as the socket takes.
     pub(super) fn flush(&mut self) -> Result<(), Lost> {
         while !self.held
-            && let Some((bytes, fds)) = self.waiting.pop_front()
+            && let Some(message) = self.waiting.pop_front()
         {
-            if !self.try_send(&bytes, &fds)? {
-                self.waiting.push_front((bytes, fds));
+            if !self.try_send(&message.bytes, &message.fds)? {
+                self.waiting.push_front(message);
                 break;
             }
-            self.bytes.set(self.bytes.count() - bytes.len());
+            self.bytes.set(self.bytes.count() - message.bytes.len());
+            if let Some(key) = message.key {
+                self.keys.remove(&key);
+            }
         }
         Ok(())
     }
@@ -93,7 +131,8 @@ impl Outgoing {
     pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = Vec<u8>> + use<> {
         self.held = false;
         self.bytes.set(0);
-        std::mem::take(&mut self.waiting).into_iter().map(|(bytes, _)| bytes)
+        self.keys.clear();
+        std::mem::take(&mut self.waiting).into_iter().map(|message| message.bytes)
     }
 
     /// Returns whether messages wait for the socket to be writable.
@@ -103,7 +142,7 @@ impl Outgoing {
 
     /// Returns how many descriptors are queued with the messages.
     pub(super) fn waiting_descriptors(&self) -> usize {
-        self.waiting.iter().map(|(_, fds)| fds.len()).sum()
+        self.waiting.iter().map(|message| message.fds.len()).sum()
     }
 
     fn try_send(&self, bytes: &[u8], fds: &[OwnedFd]) -> Result<bool, Lost> {

@@ -96,6 +96,7 @@ pub(super) fn no_descriptors(errno: i32, e: &Exceeded) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs::File;
     use std::os::fd::{AsFd, OwnedFd};
 
@@ -110,7 +111,9 @@ mod tests {
     use super::super::testing;
     use super::*;
     use crate::proto::socket::{self, MAX_MESSAGE};
-    use crate::proto::{ClientKind, CmReply, CmRequest, Reply, Request, Response, VERSION};
+    use crate::proto::{
+        ClientKind, CmReply, CmRequest, Notify, Reply, Request, Response, VERSION,
+    };
 
     /// Users other than the owner.
     const GREEDY: u32 = 4001;
@@ -329,7 +332,7 @@ mod tests {
         };
         while waiting(&core) < MAX_UNREAD_DESCRIPTORS {
             let fds = vec![File::open("/dev/null").unwrap().into()];
-            core.notify(two.id, &crate::proto::Notify::PeerGone { slot: 0 }, fds);
+            core.notify(two.id, &Notify::PeerGone { slot: 0 }, fds);
         }
         let peer = core.clients.get(two.id).unwrap().slots[0];
         let request = Request::ConnectRing { host: None, peer };
@@ -340,6 +343,44 @@ mod tests {
             core.flush_notify(two.id);
         }
         assert!(matches!(one.ask(&mut core, &request), Ok(Response::Ring { .. })));
+    }
+
+    #[test]
+    fn slots_released_while_a_process_does_not_read_are_told_once_each() {
+        let (mut core, _dir) = testing::core();
+        let [mut one, two] = [GREEDY, OTHER].map(|user| Process::greeted(&mut core, user));
+        let Response::Slot { slot, .. } = one.ask(&mut core, &Request::NewSlot).unwrap() else {
+            panic!("no slot");
+        };
+        let mut released = BTreeSet::from([slot]);
+        one.ask(&mut core, &Request::ReleaseSlot { slot, next_index: 0 }).unwrap();
+        for _ in 0..10_000 {
+            let Response::Slot { slot, .. } = one.ask(&mut core, &Request::NewSlot).unwrap() else {
+                panic!("no slot");
+            };
+            released.insert(slot);
+            one.ask(&mut core, &Request::ReleaseSlot { slot, next_index: 0 }).unwrap();
+        }
+        assert!(!core.is_doomed(two.id));
+        // A process whose rings arrive after the news of its slot's last owner is told again when it ends.
+        let ring = Notify::Ring { peer: slot, known_as: 0 };
+        core.notify(two.id, &ring, Vec::new());
+        core.notify_all(&Notify::PeerGone { slot });
+        let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
+        let mut told = Vec::new();
+        while let Ok(bytes) = socket::try_recv_bytes(two.fds[0].as_fd(), &mut buf, &mut fds) {
+            told.push(socket::decode::<Notify>(bytes).unwrap());
+            core.flush_notify(two.id);
+        }
+        let gone = |n: &Notify| match n {
+            Notify::PeerGone { slot } => Some(*slot),
+            _ => None,
+        };
+        assert_eq!(told.iter().filter_map(gone).collect::<BTreeSet<_>>(), released);
+        assert!(told.len() < 1000, "{}", told.len());
+        let [.., before, last] = &told[..] else { panic!("{told:?}") };
+        assert!(matches!(before, Notify::Ring { .. }), "{before:?}");
+        assert_eq!(gone(last), Some(slot));
     }
 
     #[test]
