@@ -1,10 +1,11 @@
 //! The dispatcher of management datagrams (IBTA 13.4, 16): which agent gets a datagram to QP0 or
 //! QP1, and which request a response answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rdmux_cm::Time;
+use rdmux_runtime::{Share, Shares};
 use rdmux_wire::Qpn;
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 
@@ -19,6 +20,9 @@ const CM_CLASS_VERSION: u8 = 2;
 const MAX_AGENTS: usize = 64;
 /// Maximum number of requests of one agent that wait for a response.
 const MAX_WAITING: usize = 1024;
+
+/// Maximum number of requests that are sent again or given up before clients get their turn.
+const MAX_DUE: usize = 256;
 
 /// The owner of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +53,8 @@ struct Agent {
     key: AgentKey,
     /// Bit n is unsolicited method n.
     methods: u128,
+    /// The share for its requests that wait for a response.
+    waiting: Share,
 }
 
 /// A request that waits for its response.
@@ -75,27 +81,32 @@ pub(super) enum Due {
 #[derive(Debug)]
 pub(super) struct Agents {
     agents: BTreeMap<u32, Agent>,
+    /// The requests that wait for a response, by transaction ID.
     waiting: BTreeMap<u64, Waiting>,
+    /// Their deadlines and transaction IDs.
+    deadlines: BTreeSet<(Time, u64)>,
     next: u32,
 }
 
 impl Agents {
-    /// Makes the table. The connection manager is the first agent of each port.
-    pub(super) fn new() -> Self {
+    /// Makes the table. The connection manager is the first agent of each port. Its requests do not wait here.
+    pub(super) fn new(requests: &Shares) -> Self {
         let cm = |port| {
             let (class, class_version) = (MgmtClass::COMM, CM_CLASS_VERSION);
             let key = AgentKey { port, qpn: Qpn::QP1, class, class_version };
-            Agent { owner: Owner::Cm, key, methods: 1 << Method::SEND.0 }
+            let waiting = requests.none(0);
+            Agent { owner: Owner::Cm, key, methods: 1 << Method::SEND.0, waiting }
         };
         let agents: BTreeMap<u32, Agent> = (0..).zip(PortId::with_cm().map(cm)).collect();
         let next = agents.keys().next_back().map_or(0, |last| last + 1);
-        Self { agents, waiting: BTreeMap::new(), next }
+        Self { agents, waiting: BTreeMap::new(), deadlines: BTreeSet::new(), next }
     }
 
-    /// Registers a client for a class.
+    /// Registers a client for a class. Its requests that wait for a response are charged to this share, which is empty at
+    /// first.
     pub(super) fn register(
         &mut self,
-        client: ClientId,
+        (client, waiting): (ClientId, Share),
         key: AgentKey,
         methods: u128,
     ) -> Result<u32, Failure> {
@@ -122,22 +133,42 @@ impl Agents {
         }
         let number = self.next;
         self.next = self.next.wrapping_add(1).max(1);
-        self.agents.insert(number, Agent { owner, key, methods });
+        self.agents.insert(number, Agent { owner, key, methods, waiting });
         Ok(number)
     }
 
     /// Unregisters an agent, and drops its requests.
     pub(super) fn unregister(&mut self, client: ClientId, agent: u32) -> Result<(), Failure> {
         self.owned(client, agent)?;
-        self.agents.remove(&agent);
-        self.waiting.retain(|_, w| w.agent != agent);
+        self.remove(agent);
         Ok(())
     }
 
     /// Unregisters all agents of a client.
     pub(super) fn client_gone(&mut self, client: ClientId) {
-        self.agents.retain(|_, a| a.owner != Owner::Client(client));
-        self.waiting.retain(|_, w| self.agents.contains_key(&w.agent));
+        let is_its = |(_, agent): &(&u32, &Agent)| agent.owner == Owner::Client(client);
+        let agents: Vec<u32> = self.agents.iter().filter(is_its).map(|(&n, _)| n).collect();
+        agents.into_iter().for_each(|agent| self.remove(agent));
+    }
+
+    /// Removes an agent and its requests.
+    fn remove(&mut self, agent: u32) {
+        let of_agent = tid(agent, 0)..=tid(agent, u64::MAX);
+        let tids: Vec<u64> = self.waiting.range(of_agent).map(|(&tid, _)| tid).collect();
+        for tid in tids {
+            self.take(tid);
+        }
+        self.agents.remove(&agent);
+    }
+
+    /// Ends the wait for a response.
+    fn take(&mut self, tid: u64) -> Option<Waiting> {
+        let taken = self.waiting.remove(&tid)?;
+        self.deadlines.remove(&(taken.due, tid));
+        if let Some(agent) = self.agents.get_mut(&taken.agent) {
+            agent.waiting.set(agent.waiting.count().saturating_sub(1));
+        }
+        Some(taken)
     }
 
     /// Prepares a client's datagram for sending: puts the agent's number into the transaction ID
@@ -159,16 +190,30 @@ impl Agents {
         if header.method.is_response() {
             return Ok((port, mad));
         }
-        header.tid = u64::from(agent) << 32 | header.tid & 0xffff_ffff;
+        header.tid = tid(agent, header.tid);
         mad[..MadHeader::LEN].copy_from_slice(&header.to_bytes());
         if !timeout.is_zero() {
-            if self.waiting.values().filter(|w| w.agent == agent).count() >= MAX_WAITING {
-                return Err(Failure::new(libc::ENOMEM, "too many requests await a response"));
-            }
+            // A request with the same transaction ID is replaced.
+            self.take(header.tid);
+            self.charge(agent)?;
             let due = now.after(timeout);
+            self.deadlines.insert((due, header.tid));
             self.waiting.insert(header.tid, Waiting { agent, to, mad, due, timeout, retries });
         }
         Ok((port, mad))
+    }
+
+    /// Charges another request that waits for a response to an agent.
+    fn charge(&mut self, agent: u32) -> Result<(), Failure> {
+        let Some(agent) = self.agents.get_mut(&agent) else { return Ok(()) };
+        let full = |why: String| Failure::new(libc::ENOMEM, why);
+        if agent.waiting.count() >= MAX_WAITING {
+            let why = format!("{MAX_WAITING} requests of the agent await a response, the maximum");
+            return Err(full(why));
+        }
+        agent.waiting.take(1).map_err(|e| {
+            full(format!("the user's share of requests that await a response is used up: {e}"))
+        })
     }
 
     /// Returns the number and owner of the agent for a datagram that arrived at `qpn` of a port.
@@ -186,7 +231,7 @@ impl Agents {
             let number = self.waiting.get(&header.tid).ok_or(Count::DropMadStale)?.agent;
             let agent = self.agents.get(&number).filter(|agent| agent.key.port == port);
             let owner = agent.ok_or(Count::DropMadStale)?.owner;
-            self.waiting.remove(&header.tid);
+            self.take(header.tid);
             return Ok((number, owner));
         }
         let (class, class_version) = (header.mgmt_class, header.class_version);
@@ -198,31 +243,32 @@ impl Agents {
 
     /// Returns when [`handle_timeout`](Self::handle_timeout) is due.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.waiting.values().map(|w| w.due).min()
+        self.deadlines.first().map(|&(due, _)| due)
     }
 
-    /// Returns the requests that timed out.
+    /// Returns the requests that timed out, some at a time. The others stay due.
     pub(super) fn handle_timeout(&mut self, now: Time) -> Vec<Due> {
-        let mut all = Vec::new();
-        let agents = &self.agents;
-        self.waiting.retain(|_, w| {
-            if w.due > now {
-                return true;
-            }
-            let mad = Box::new(w.mad);
-            let Some(agent) = agents.get(&w.agent) else { return false };
-            if let Some(left) = w.retries.checked_sub(1) {
-                w.retries = left;
-                w.due = now.after(w.timeout);
-                all.push(Due::Retry { port: agent.key.port, to: w.to, mad });
-                return true;
-            }
-            if let Owner::Client(client) = agent.owner {
-                all.push(Due::Expired { agent: w.agent, client, to: w.to, mad });
-            }
-            false
-        });
-        all
+        let is_due = |deadline: &&(Time, u64)| deadline.0 <= now;
+        let due: Vec<u64> =
+            self.deadlines.iter().take_while(is_due).take(MAX_DUE).map(|&(_, tid)| tid).collect();
+        due.into_iter().filter_map(|tid| self.expire(now, tid)).collect()
+    }
+
+    /// Restarts or ends the wait of a request that timed out.
+    fn expire(&mut self, now: Time, tid: u64) -> Option<Due> {
+        let w = self.waiting.get_mut(&tid)?;
+        let agent = self.agents.get(&w.agent)?;
+        if let Some(left) = w.retries.checked_sub(1) {
+            w.retries = left;
+            self.deadlines.remove(&(w.due, tid));
+            w.due = now.after(w.timeout);
+            self.deadlines.insert((w.due, tid));
+            return Some(Due::Retry { port: agent.key.port, to: w.to, mad: Box::new(w.mad) });
+        }
+        let owner = agent.owner;
+        let Waiting { agent, to, mad, .. } = self.take(tid)?;
+        let Owner::Client(client) = owner else { return None };
+        Some(Due::Expired { agent, client, to, mad: Box::new(mad) })
     }
 
     fn owned(&self, client: ClientId, agent: u32) -> Result<&Agent, Failure> {
@@ -231,6 +277,11 @@ impl Agents {
             _ => Err(Failure::new(libc::ENOENT, format!("this process has no agent {agent}"))),
         }
     }
+}
+
+/// Returns the transaction ID of an agent's request: its number, and the lower half of the ID that the client chose.
+fn tid(agent: u32, of_client: u64) -> u64 {
+    u64::from(agent) << 32 | of_client & 0xffff_ffff
 }
 
 #[cfg(test)]
@@ -242,6 +293,15 @@ mod tests {
     const B: ClientId = ClientId(2);
     const TO: MadAddress =
         MadAddress { local: Gid::ZERO, remote: Gid::ZERO, qpn: Qpn::QP1, qkey: Qkey::QP1 };
+
+    fn agents() -> Agents {
+        Agents::new(&Shares::new(0))
+    }
+
+    /// A client of a user without limits.
+    fn by(client: ClientId) -> (ClientId, Share) {
+        (client, Shares::new(0).none(0))
+    }
 
     fn port() -> PortId {
         PortId::with_qp1().next().unwrap()
@@ -260,8 +320,8 @@ mod tests {
 
     #[test]
     fn the_class_its_version_and_the_method_choose_the_agent() {
-        let mut agents = Agents::new();
-        let sa = agents.register(A, key(Qpn::QP1, 3, 2), 1 << 1 | 1 << 2).unwrap();
+        let mut agents = agents();
+        let sa = agents.register(by(A), key(Qpn::QP1, 3, 2), 1 << 1 | 1 << 2).unwrap();
         let cm = (0, Owner::Cm);
         assert_eq!(agents.dispatch(port(), Qpn::QP1, &mad(7, 2, 3, 0)), Ok(cm));
         assert_eq!(agents.dispatch(port(), Qpn::QP1, &mad(3, 2, 2, 0)), Ok((sa, Owner::Client(A))));
@@ -277,12 +337,21 @@ mod tests {
 
     #[test]
     fn mad_method_of_another_agent_is_ebusy_and_foreign_agent_is_enoent() {
-        let mut agents = Agents::new();
-        let first = agents.register(A, key(Qpn::QP1, 3, 2), 0b10).unwrap();
-        assert_eq!(agents.register(B, key(Qpn::QP1, 3, 2), 0b110).unwrap_err().errno, libc::EBUSY);
-        assert_eq!(agents.register(B, key(Qpn::QP1, 7, 2), 1 << 3).unwrap_err().errno, libc::EBUSY);
-        assert_eq!(agents.register(B, key(Qpn::new(2), 3, 2), 0).unwrap_err().errno, libc::EINVAL);
-        agents.register(B, key(Qpn::QP1, 3, 2), 0).unwrap();
+        let mut agents = agents();
+        let first = agents.register(by(A), key(Qpn::QP1, 3, 2), 0b10).unwrap();
+        assert_eq!(
+            agents.register(by(B), key(Qpn::QP1, 3, 2), 0b110).unwrap_err().errno,
+            libc::EBUSY
+        );
+        assert_eq!(
+            agents.register(by(B), key(Qpn::QP1, 7, 2), 1 << 3).unwrap_err().errno,
+            libc::EBUSY
+        );
+        assert_eq!(
+            agents.register(by(B), key(Qpn::new(2), 3, 2), 0).unwrap_err().errno,
+            libc::EINVAL
+        );
+        agents.register(by(B), key(Qpn::QP1, 3, 2), 0).unwrap();
         assert_eq!(agents.unregister(B, first).unwrap_err().errno, libc::ENOENT);
         agents.unregister(A, first).unwrap();
         assert_eq!(agents.dispatch(port(), Qpn::QP1, &mad(3, 2, 1, 0)), Err(Count::DropMadClass));
@@ -290,8 +359,8 @@ mod tests {
 
     #[test]
     fn mad_response_matches_its_request_by_tid_only_once() {
-        let mut agents = Agents::new();
-        let agent = agents.register(A, key(Qpn::QP1, 3, 2), 0).unwrap();
+        let mut agents = agents();
+        let agent = agents.register(by(A), key(Qpn::QP1, 3, 2), 0).unwrap();
         let wait = (Duration::from_secs(1), 0);
         let (_, sent) =
             agents.send(Time::ZERO, A, agent, TO, &mad(3, 2, 1, 0xdead_0000_0007), wait).unwrap();
@@ -309,8 +378,8 @@ mod tests {
 
     #[test]
     fn a_request_without_answer_is_sent_again_and_then_given_up() {
-        let mut agents = Agents::new();
-        let agent = agents.register(A, key(Qpn::QP1, 3, 2), 0).unwrap();
+        let mut agents = agents();
+        let agent = agents.register(by(A), key(Qpn::QP1, 3, 2), 0).unwrap();
         let second = Duration::from_secs(1);
         agents.send(Time::ZERO, A, agent, TO, &mad(3, 2, 1, 7), (second, 1)).unwrap();
         let mut now = agents.poll_timeout().unwrap();
@@ -324,10 +393,10 @@ mod tests {
 
     #[test]
     fn dead_clients_mad_agents_and_requests_are_removed() {
-        let mut agents = Agents::new();
-        let agent = agents.register(A, key(Qpn::QP1, 3, 2), 0b10).unwrap();
+        let mut agents = agents();
+        let agent = agents.register(by(A), key(Qpn::QP1, 3, 2), 0b10).unwrap();
         agents.send(Time::ZERO, A, agent, TO, &mad(3, 2, 1, 7), (Duration::MAX, 9)).unwrap();
-        let other = agents.register(B, key(Qpn::QP1, 4, 1), 0b10).unwrap();
+        let other = agents.register(by(B), key(Qpn::QP1, 4, 1), 0b10).unwrap();
         agents.client_gone(A);
         assert_eq!(agents.poll_timeout(), None);
         assert_eq!(agents.dispatch(port(), Qpn::QP1, &mad(3, 2, 1, 0)), Err(Count::DropMadClass));
@@ -337,9 +406,9 @@ mod tests {
 
     #[test]
     fn agents_and_waiting_requests_of_a_client_are_bounded() {
-        let mut agents = Agents::new();
+        let mut agents = agents();
         let of = |agents: &mut Agents, client, n| {
-            agents.register(client, key(Qpn::QP1, 3, u8::try_from(n).unwrap()), 0b10)
+            agents.register(by(client), key(Qpn::QP1, 3, u8::try_from(n).unwrap()), 0b10)
         };
         let first = of(&mut agents, A, 0).unwrap();
         for n in 1..MAX_AGENTS {
@@ -358,9 +427,61 @@ mod tests {
     }
 
     #[test]
+    fn requests_of_one_user_that_await_a_response_leave_room_for_others() {
+        let (greedy, other) = (4001, 4002);
+        let shares = Shares::new(8);
+        let mut agents = agents();
+        let mut agent = |client, user, version| {
+            let client_of = (client, shares.none(user));
+            agents.register(client_of, key(Qpn::QP1, 3, version), 0b10).unwrap()
+        };
+        let [first, second, of_other] =
+            [agent(A, greedy, 1), agent(A, greedy, 2), agent(B, other, 3)];
+        let send = |agents: &mut Agents, client, agent, tid| {
+            let wait = (Duration::from_secs(1), 0);
+            agents.send(Time::ZERO, client, agent, TO, &mad(3, 2, 1, tid), wait)
+        };
+        for tid in 0..3 {
+            send(&mut agents, A, first, tid).unwrap();
+        }
+        send(&mut agents, A, second, 0).unwrap();
+        let refused = send(&mut agents, A, first, 3).unwrap_err();
+        assert_eq!(refused.errno, libc::ENOMEM);
+        assert!(refused.why.contains("user 4001 holds 4 of 8"), "{}", refused.why);
+        send(&mut agents, B, of_other, 0).unwrap();
+        // A transaction ID that is used again replaces its request. Responses, ends of agents and timeouts make room.
+        send(&mut agents, A, first, 2).unwrap();
+        let response = mad(3, 2, 0x81, tid(first, 0));
+        agents.dispatch(port(), Qpn::QP1, &response).unwrap();
+        send(&mut agents, A, first, 3).unwrap();
+        agents.unregister(A, second).unwrap();
+        send(&mut agents, A, first, 4).unwrap();
+        assert!(send(&mut agents, A, first, 5).is_err());
+        assert_eq!(agents.handle_timeout(Time::ZERO.after(Duration::from_secs(1))).len(), 5);
+        send(&mut agents, A, first, 5).unwrap();
+    }
+
+    #[test]
+    fn many_requests_that_time_out_at_once_are_handled_in_parts() {
+        let mut agents = agents();
+        let agent = agents.register(by(A), key(Qpn::QP1, 3, 2), 0).unwrap();
+        let second = Duration::from_secs(1);
+        for tid in 0..MAX_WAITING as u64 {
+            agents.send(Time::ZERO, A, agent, TO, &mad(3, 2, 1, tid), (second, 0)).unwrap();
+        }
+        let now = Time::ZERO.after(second);
+        let parts = std::iter::from_fn(|| {
+            agents.poll_timeout()?;
+            Some(agents.handle_timeout(now).len())
+        });
+        let parts: Vec<usize> = parts.collect();
+        assert_eq!(parts, vec![MAX_DUE; MAX_WAITING / MAX_DUE]);
+    }
+
+    #[test]
     fn mads_at_another_port_are_not_dispatched_to_the_agent() {
-        let mut agents = Agents::new();
-        let agent = agents.register(A, key(Qpn::QP1, 3, 2), 0b10).unwrap();
+        let mut agents = agents();
+        let agent = agents.register(by(A), key(Qpn::QP1, 3, 2), 0b10).unwrap();
         let wait = (Duration::from_secs(1), 0);
         let (from, _) = agents.send(Time::ZERO, A, agent, TO, &mad(3, 2, 1, 7), wait).unwrap();
         assert_eq!(from, port());
@@ -370,6 +491,6 @@ mod tests {
         assert_eq!(agents.dispatch(other, Qpn::QP1, &response), Err(Count::DropMadStale));
         assert_eq!(agents.dispatch(port(), Qpn::QP1, &response), Ok((agent, Owner::Client(A))));
         let there = AgentKey { port: other, ..key(Qpn::QP1, 3, 2) };
-        assert_eq!(agents.register(B, there, 0b10).unwrap_err().errno, libc::EINVAL);
+        assert_eq!(agents.register(by(B), there, 0b10).unwrap_err().errno, libc::EINVAL);
     }
 }

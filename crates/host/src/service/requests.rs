@@ -562,7 +562,8 @@ impl Core {
                 let port = PortId { device, number: port };
                 let class = MgmtClass(class);
                 let key = AgentKey { port, qpn, class, class_version };
-                self.agents.register(id, key, methods).map(Response::Agent)
+                let waiting = self.shares.requests.none(self.user_of(id));
+                self.agents.register((id, waiting), key, methods).map(Response::Agent)
             }
             AgentRequest::Unregister { agent } => {
                 self.agents.unregister(id, agent).map(|()| Response::Done)

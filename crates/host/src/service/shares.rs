@@ -12,6 +12,9 @@ use crate::proto::Failure;
 /// Maximum number of bytes of events and notifications that wait for processes to read them.
 const MAX_WAITING: usize = 256 * 1024 * 1024;
 
+/// Maximum number of requests in management datagrams that wait for a response.
+const MAX_REQUESTS: usize = 64 * 1024;
+
 /// The resources that the users of a host share.
 #[derive(Debug)]
 pub(super) struct HostShares {
@@ -21,6 +24,8 @@ pub(super) struct HostShares {
     pub(super) ids: Shares,
     /// Queue pairs in groups of InfiniBand.
     pub(super) members: Shares,
+    /// Requests in management datagrams that wait for a response.
+    pub(super) requests: Shares,
     /// Bytes of messages that wait for processes to read their sockets.
     pub(super) waiting: Shares,
 }
@@ -31,6 +36,7 @@ impl HostShares {
             descriptors: Shares::of_descriptors(),
             ids: Shares::new(cm.ephemeral_ports.len()),
             members: Shares::new(MAX_MEMBERS),
+            requests: Shares::new(MAX_REQUESTS),
             waiting: Shares::new(MAX_WAITING),
         }
     }
@@ -111,9 +117,7 @@ mod tests {
     use super::super::testing;
     use super::*;
     use crate::proto::socket::{self, MAX_MESSAGE};
-    use crate::proto::{
-        ClientKind, CmReply, CmRequest, Notify, Reply, Request, Response, VERSION,
-    };
+    use crate::proto::{ClientKind, CmReply, CmRequest, Notify, Reply, Request, Response, VERSION};
 
     /// Users other than the owner.
     const GREEDY: u32 = 4001;
