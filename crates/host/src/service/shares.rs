@@ -350,6 +350,21 @@ mod tests {
     }
 
     #[test]
+    fn status_counts_the_ids_of_each_process() {
+        let (mut core, _dir) = testing::core();
+        let [mut one, mut two] = [GREEDY; 2].map(|user| Process::greeted(&mut core, user));
+        for (process, ids) in [(&mut one, 2), (&mut two, 3)] {
+            for _ in 0..ids {
+                let channel = process.open_channel(&mut core).unwrap();
+                process.create_id(&mut core, channel).unwrap();
+            }
+        }
+        let counts =
+            [one.id, two.id].map(|id| core.client_status(core.clients.get(id).unwrap()).ids);
+        assert_eq!(counts, [2, 3]);
+    }
+
+    #[test]
     fn slots_released_while_a_process_does_not_read_are_told_once_each() {
         let (mut core, _dir) = testing::core();
         let [mut one, two] = [GREEDY, OTHER].map(|user| Process::greeted(&mut core, user));

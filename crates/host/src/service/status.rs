@@ -80,10 +80,7 @@ impl Core {
         all
     }
 
-    fn client_status(&self, client: &Client) -> ClientStatus {
-        let mine = |id: &rdmux_cm::IdHandle| {
-            self.manager.channel_of(*id).is_some_and(|c| client.channels.contains(&c))
-        };
+    pub(super) fn client_status(&self, client: &Client) -> ClientStatus {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         ClientStatus {
             pid: client.pid,
@@ -92,7 +89,7 @@ impl Core {
             slots: client.slots.clone(),
             qps: client.counter(Counter::QpsOpen),
             channels: count(client.channels.len()),
-            ids: count(self.manager.ids().filter(mine).count()),
+            ids: count(client.channels.iter().map(|c| self.manager.ids_in(*c)).sum()),
             uptime_ms: millis(client.since),
         }
     }
