@@ -501,14 +501,14 @@ impl Core {
             // The descriptors of its end would wait, too.
             return no_ring;
         }
-        let cost = if is_known { 0 } else { END_DESCRIPTORS };
-        let shares = [id, owner].map(|id| self.descriptors_for(id, cost));
-        let [Ok(one), Ok(other)] = shares else {
+        // The process that asks pays for both ends, so that no user can use up another's share.
+        let cost = if is_known { 0 } else { 2 * END_DESCRIPTORS };
+        let Ok(share) = self.descriptors_for(id, cost) else {
             // Such processes need no ring.
             return no_ring;
         };
         let rings = || -> io::Result<_> {
-            let (ours, new) = self.rings.connect(slot, peer, [one, other])?;
+            let (ours, new) = self.rings.connect(slot, peer, share)?;
             let mut ours = Vec::from(ours);
             ours.extend(self.reach_of(owner, id)?);
             if !new {

@@ -22,8 +22,8 @@ pub(super) struct Rings(HashMap<(u16, u16), Pair>);
 #[derive(Debug)]
 struct Pair {
     ends: [End; 2],
-    /// The shares of the two processes' users.
-    _shares: [Share; 2],
+    /// The share of the user whose process asked for them first.
+    _share: Share,
 }
 
 /// The descriptors of one side.
@@ -39,19 +39,19 @@ impl Rings {
         self.0.contains_key(&key(slot, peer))
     }
 
-    /// Returns one side's descriptors, and whether the pair is new, which is charged to the shares.
+    /// Returns one side's descriptors, and whether the pair is new, which is charged to the share.
     pub(super) fn connect(
         &mut self,
         slot: u16,
         peer: u16,
-        shares: [Share; 2],
+        share: Share,
     ) -> io::Result<([OwnedFd; END_DESCRIPTORS], bool)> {
         let new = !self.has(slot, peer);
         if new {
             let ((low, high), bells) = (RingPair::create(DEFAULT_CAPACITY)?, PeerBell::pair()?);
             let low = End { rings: low, bell: bells.0 };
             let ends = [low, End { rings: high, bell: bells.1 }];
-            self.0.insert(key(slot, peer), Pair { ends, _shares: shares });
+            self.0.insert(key(slot, peer), Pair { ends, _share: share });
         }
         Ok((self.end_of(slot, peer)?, new))
     }
@@ -86,8 +86,7 @@ mod tests {
     use super::*;
 
     fn connect(rings: &mut Rings, slot: u16, peer: u16) -> ([OwnedFd; END_DESCRIPTORS], bool) {
-        let none = || Shares::new(0).none(1);
-        rings.connect(slot, peer, [none(), none()]).unwrap()
+        rings.connect(slot, peer, Shares::new(0).none(1)).unwrap()
     }
 
     fn inode(fd: &OwnedFd) -> u64 {

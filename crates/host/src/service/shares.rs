@@ -263,15 +263,34 @@ mod tests {
         let [mut own, mut owns] = [owner(); 2].map(|user| Process::greeted(&mut core, user));
         let (first, second) = (one.id, two.id);
         core.shares.descriptors = Shares::new(8);
-        for _ in 0..2 {
-            assert!(matches!(ring(&mut core, &mut own, first), Response::Ring { .. }));
-        }
-        for (from, to) in [(&mut one, second), (&mut two, first), (&mut owns, first)] {
+        for (from, to) in [(&mut one, second), (&mut two, first)] {
             assert!(matches!(ring(&mut core, from, to), Response::NoRing));
         }
-        assert!(matches!(ring(&mut core, &mut own, owns.id), Response::Ring { .. }));
+        for to in [first, first, second, owns.id] {
+            assert!(matches!(ring(&mut core, &mut own, to), Response::Ring { .. }));
+        }
+        // A pair that exists costs nothing.
+        assert!(matches!(ring(&mut core, &mut one, own.id), Response::Ring { .. }));
         own.end(&mut core);
         assert!(matches!(ring(&mut core, &mut owns, first), Response::Ring { .. }));
+    }
+
+    #[test]
+    fn rings_that_one_user_asks_for_leave_the_share_of_the_other_user() {
+        let (mut core, _dir) = testing::core();
+        let mut one = Process::greeted(&mut core, GREEDY);
+        let others: Vec<_> = (0..8).map(|_| Process::greeted(&mut core, OTHER)).collect();
+        core.shares.descriptors = Shares::new(48);
+        let mut ring = |core: &mut Core, other: &Process| {
+            let peer = core.clients.get(other.id).unwrap().slots[0];
+            let answer = one.ask(core, &Request::ConnectRing { host: None, peer }).unwrap();
+            matches!(answer, Response::Ring { .. })
+        };
+        let rings = others.iter().filter(|other| ring(&mut core, other)).count();
+        assert_eq!(rings, 4, "half of the descriptors are six for each");
+        assert!(core.shares.descriptors.take(OTHER, 12).is_ok());
+        one.end(&mut core);
+        assert!(core.shares.descriptors.take(GREEDY, 24).is_ok());
     }
 
     #[test]
