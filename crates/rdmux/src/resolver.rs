@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
     use crate::umad::{Address, AgentAttr, Fabric, Port};
-    use crate::{DeviceKind, Listener, Options, PortState};
+    use crate::{DeviceKind, Listener, Options, PortState, QpType};
 
     mod acm;
 
@@ -242,6 +242,24 @@ mod tests {
         let answer = Resolver::new(&a).resolve_addr(to, &NATIVE).swap_remove(0);
         let refused = Options::new().context(&a).connect_along(&answer).unwrap_err();
         assert!(matches!(refused.cause(), Cause::Rejected { reason: 8, .. }), "{refused}");
+    }
+
+    #[test]
+    fn answers_for_datagrams_make_no_connection() {
+        let [a, b] = alone(DeviceKind::Roce);
+        let listener = listener(&b);
+        let answer = Answer { dst: Some(listener.local_addr().into()), ..Answer::default() };
+        let others = [
+            Answer { port_space: Some(PortSpace::Udp), ..answer.clone() },
+            Answer { port_space: Some(PortSpace::IpoIb), ..answer.clone() },
+            Answer { qp_type: Some(QpType::Ud), ..answer.clone() },
+            Answer { qp_type: Some(QpType::Uc), ..answer },
+        ];
+        for answer in others {
+            let options = Options::new().context(&a).timeout(std::time::Duration::ZERO);
+            let refused = options.connect_along(&answer).unwrap_err();
+            assert!(matches!(refused.cause(), Cause::Invalid(_)), "{answer:?}: {refused}");
+        }
     }
 
     #[test]

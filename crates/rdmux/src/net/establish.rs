@@ -22,8 +22,23 @@ pub(super) fn by_ip(to: SocketAddr) -> Answer {
     Answer { dst: Some(to.into()), ..Answer::default() }
 }
 
+/// Checks that an answer of the resolver is for connections by RC queue pairs.
+fn check_answer(to: &Answer) -> Result<()> {
+    let is_rc = matches!(to.qp_type, None | Some(QpType::Rc));
+    if is_rc && !matches!(to.port_space, Some(PortSpace::Udp | PortSpace::IpoIb)) {
+        return Ok(());
+    }
+    let kind = to.qp_type.map_or_else(|| "datagram".to_owned(), |kind| format!("{kind:?}"));
+    let why = format!(
+        "the answer is for {kind} queue pairs, and a connection needs RC; resolve with the port space Tcp and \
+         without another type in the hints"
+    );
+    Err(Cause::Invalid(why)).on("a connection", "connect")
+}
+
 /// Connects as the active side, from resolving the address to the connection. Known paths make resolving unnecessary.
 pub(super) async fn connect<S: Style>(options: Options, to: Answer) -> Result<Connection> {
+    check_answer(&to)?;
     let context = options.open_context()?;
     options.check(&context)?;
     let deadline = Deadline::after(Some(options.timeout));

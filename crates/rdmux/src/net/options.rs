@@ -95,7 +95,8 @@ impl Options {
     /// Connects to an answer of a [`Resolver`](crate::resolver::Resolver): along its paths if it has some, without any query.
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect), and when the answer is for listeners or for datagrams.
+    /// As for [`connect`](Self::connect), and [`Cause::Invalid`] when the answer is for listeners, for datagrams or for queue pairs
+    /// other than RC.
     pub fn connect_along(self, to: &Answer) -> Result<Connection> {
         block_on(super::establish::connect::<Blocking>(self, to.clone()))
     }
