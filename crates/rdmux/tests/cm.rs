@@ -95,6 +95,35 @@ fn attached_queue_pairs_follow_the_connection_to_its_end() {
 }
 
 #[test]
+fn queue_pair_of_another_connection_is_not_attached_and_survives_a_rejection() {
+    over_roce(|a, b| {
+        let (passive, _listener, at) = listener(b);
+        let (active, id) = resolved(a, at);
+        let (ours, theirs) = (qp(a), qp(b));
+        id.attach_qp(&ours).unwrap();
+        id.connect(&param()).unwrap();
+        let new = expect(&passive, EventKind::ConnectRequest).take_id().unwrap();
+        new.attach_qp(&theirs).unwrap();
+        new.accept(&param()).unwrap();
+        expect(&active, EventKind::Established);
+        expect(&passive, EventKind::Established);
+
+        let (channel, other) = resolved(a, at);
+        other.attach_qp(&ours).unwrap_err();
+        assert!(other.qp().is_none());
+        other.connect(&ConnParam { qp_num: qp(a).qpn(), ..param() }).unwrap();
+        expect(&passive, EventKind::ConnectRequest).take_id().unwrap().reject(b"").unwrap();
+        expect(&channel, EventKind::Rejected);
+        assert_eq!(ours.state(), QpState::Rts);
+        // A queue pair that cannot be attached does not replace the one that is.
+        let first = qp(a);
+        other.attach_qp(&first).unwrap();
+        other.attach_qp(&ours).unwrap_err();
+        assert_eq!(other.qp().unwrap().qpn(), first.qpn());
+    });
+}
+
+#[test]
 fn a_program_may_bring_its_queue_pair_up_itself() {
     over_every_link(|a, b| {
         let (passive, _listener, at) = listener(b);

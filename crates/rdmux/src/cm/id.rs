@@ -159,22 +159,21 @@ impl Id {
     /// Attaches `qp` to the id, which moves it through its states from now on. Receives may be posted afterwards. Call
     /// it before `connect` or `accept`, and for datagrams after the address is known.
     /// # Errors
-    /// When the queue pair is not in state RESET.
+    /// When the queue pair is not in state RESET. It is not attached then.
     pub fn attach_qp(&self, qp: &Qp) -> Result<()> {
-        let negotiated = {
-            let mut state = self.0.lock();
-            state.qp = Some(qp.clone());
-            state.negotiated
-        };
-        if qp.qp_type() == QpType::Ud {
-            return match negotiated {
-                Some(n) => advance(qp, &n, UP),
-                None => qp.activate(rdmux_wire::Qkey::RDMA_UDP),
-            };
+        let negotiated = self.0.lock().negotiated;
+        match (qp.qp_type(), negotiated) {
+            (QpType::Ud, Some(n)) => advance(qp, &n, UP)?,
+            (QpType::Ud, None) => qp.activate(rdmux_wire::Qkey::RDMA_UDP)?,
+            // Over iWARP the stream moves the queue pair from INIT to RTS, and no other attribute is set on the way.
+            _ if self.0.has_streams() => {
+                let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+                to_init(qp, all)?;
+            }
+            _ => to_init(qp, Access::empty())?,
         }
-        // Over iWARP the stream moves the queue pair from INIT to RTS, and no other attribute is set on the way.
-        let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        to_init(qp, if self.0.has_streams() { all } else { Access::empty() })
+        self.0.lock().qp = Some(qp.clone());
+        Ok(())
     }
 
     /// Returns the attached queue pair.
