@@ -45,6 +45,8 @@ pub struct Config {
     pub hop_limit: u8,
     /// The range from which a bind to port 0 takes its port.
     pub ephemeral_ports: RangeInclusive<u16>,
+    /// The lowest port that needs no privilege (`net.ipv4.ip_unprivileged_port_start`); up to 65,536.
+    pub unprivileged_port_start: u32,
     /// The largest backlog (`net.rdma_ucm.max_backlog`). Larger values and 0 are replaced by it.
     pub max_backlog: u32,
     /// How long a request for a port is held for the next listener if the last one has just closed; zero
@@ -74,6 +76,7 @@ impl Default for Config {
             max_init_rd_atomic: 128,
             hop_limit: 64,
             ephemeral_ports: 32768..=60999,
+            unprivileged_port_start: 1024,
             max_backlog: 1024,
             listener_grace: Duration::from_millis(500),
             bind_v6_only: false,
@@ -96,6 +99,11 @@ impl Config {
         }
         self.max_cm_retries = self.max_cm_retries.min(15);
         self
+    }
+
+    /// Returns whether a bind to this port needs a privilege. Port 0 takes an ephemeral one.
+    pub(crate) fn is_privileged(&self, port: u16) -> bool {
+        port != 0 && u32::from(port) < self.unprivileged_port_start
     }
 
     /// Returns the interval between transmissions of a REQ on a path with packet lifetime `lifetime` (code), to a peer that must

@@ -215,7 +215,7 @@ pub enum CmError {
         /// The command.
         command: Command,
     },
-    /// Ports below 1024 require a privilege.
+    /// Ports below [`Config::unprivileged_port_start`](crate::Config::unprivileged_port_start) require a privilege.
     #[error("bind on {id}: port {port} needs CAP_NET_BIND_SERVICE")]
     Permission {
         /// The id.

@@ -546,6 +546,25 @@ fn removed_address_leaves_its_multicast_groups_with_multicast_error() {
 }
 
 #[test]
+fn ports_below_the_configured_start_need_a_privilege() {
+    for start in [0, 80, 2000, 65_536] {
+        let config = Config { unprivileged_port_start: start, ..Config::default() };
+        let mut net = Net::with(1, config);
+        let cm = &mut net.hosts[0].cm;
+        for port in [1, 79, 80, 1023, 1024, 1999, 2000, 65_535] {
+            let id = tcp(cm);
+            let addr = SocketAddr::from(([10, 0, 0, 1], port));
+            let bound = cm.bind(id, addr, false).map_err(|e| e.errno());
+            let is_free = u32::from(port) >= start;
+            assert_eq!(bound, if is_free { Ok(addr.into()) } else { Err(13) }, "{start}: {port}");
+            assert!(is_free || cm.bind(id, addr, true).is_ok());
+        }
+        let id = tcp(cm);
+        assert!(cm.bind(id, sock("10.0.0.1:0"), false).is_ok(), "an ephemeral port");
+    }
+}
+
+#[test]
 fn exceeded_limits_and_wrong_states_are_errors_with_errno_and_text() {
     let config = Config { max_ids_per_channel: 2, ..Config::default() };
     let mut net = Net::with(2, config);

@@ -103,7 +103,7 @@ impl Manager {
 
     /// Binds an id to an address (rdma_bind_addr(3)): a wildcard or one of the host's, and a port, where 0 takes an ephemeral one; or a GID
     /// and a service ID ([`IbAddr`](crate::IbAddr)). Returns the address with its port. `privileged` allows ports
-    /// below 1024. An IPv4-mapped IPv6 address is taken as IPv4, and `localhost` as this host.
+    /// below [`Config::unprivileged_port_start`](crate::Config::unprivileged_port_start). An IPv4-mapped IPv6 address is taken as IPv4, and `localhost` as this host.
     ///
     /// # Errors
     /// When the id is bound, the address is not local, or the port is taken.
@@ -166,7 +166,7 @@ impl Manager {
         if device.is_none() && !ip.is_unspecified() {
             return Err(CmError::AddrNotAvailable { id, command, addr: addr.into() });
         }
-        if (1..1024).contains(&port) && !privileged {
+        if self.cm.config.is_privileged(port) && !privileged {
             return Err(CmError::Permission { id, port });
         }
         let v6_only = self.cm.config.bind_v6_only;

@@ -38,8 +38,10 @@ impl Manager {
         }
         let (owns, addr) = match self.space_of(id, command, ps, &addr)? {
             Some((space, port)) => {
-                if port.is_some_and(|port| port < 1024) && !privileged {
-                    return Err(CmError::Permission { id, port: port.unwrap_or_default() });
+                let refused =
+                    port.filter(|port| self.cm.config.is_privileged(*port) && !privileged);
+                if let Some(port) = refused {
+                    return Err(CmError::Permission { id, port });
                 }
                 let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
                 let ip = if addr.is_any() { any } else { addr.gid.ip() };

@@ -28,7 +28,7 @@ const fn any(ip: IpAddr) -> IpAddr {
 impl Manager {
     /// Finds the local address and device for `dst` (rdma_resolve_addr(3)); binds to `src` first
     /// if the id is not bound. A wildcard `dst` means this host, as `localhost` does. ADDR_RESOLVED or ADDR_ERROR
-    /// follows within `timeout`. `privileged` allows a source port below 1024.
+    /// follows within `timeout`. `privileged` allows any source port.
     ///
     /// # Errors
     /// When the id is past this state, the addresses differ in family, or the id cannot be bound.

@@ -51,8 +51,8 @@ impl Manager {
     }
 
     /// Sets addresses and paths together, in place of resolve_addr, resolve_route and [`set_paths`](Self::set_paths), and reports
-    /// ROUTE_RESOLVED. Without a source address, that of the primary path is used. `privileged` allows a source
-    /// port below 1024.
+    /// ROUTE_RESOLVED. Without a source address, that of the primary path is used. `privileged` allows any source
+    /// port.
     ///
     /// # Errors
     /// As for these calls; nothing has changed then.

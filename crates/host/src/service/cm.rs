@@ -97,6 +97,7 @@ pub(super) fn config(config: &Config) -> rdmux_cm::Config {
     let mut cm = rdmux_cm::Config {
         cm_response_timeout: config.cm.response_timeout,
         max_cm_retries: config.cm.max_retries,
+        unprivileged_port_start: unprivileged_port_start(),
         ..Default::default()
     };
     for &kind in kind::all() {
@@ -105,12 +106,12 @@ pub(super) fn config(config: &Config) -> rdmux_cm::Config {
     cm
 }
 
-/// Returns whether the kernel lets all users bind ports below 1024 (`net.ipv4.ip_unprivileged_port_start`).
-pub(super) fn any_port_for_everybody() -> bool {
+/// Returns the lowest port that all users may bind (`net.ipv4.ip_unprivileged_port_start`): as the kernel is set, else 1024.
+fn unprivileged_port_start() -> u32 {
     std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start")
         .ok()
-        .and_then(|s| s.trim().parse::<u16>().ok())
-        .is_some_and(|start| start <= 1)
+        .and_then(|s| s.trim().parse().ok())
+        .unwrap_or(1024)
 }
 
 impl Core {
@@ -415,8 +416,7 @@ impl Core {
 
     fn command(&mut self, client: ClientId, request: CmRequest) -> Result<Response, CmError> {
         let now = self.now();
-        let privileged =
-            self.any_port || self.clients.get(client).is_some_and(|c: &Client| c.uid == 0);
+        let privileged = self.clients.get(client).is_some_and(|c: &Client| c.uid == 0);
         match &request {
             CmRequest::Connect { id, param } => {
                 self.check_stream_qp(client, *id, Command::Connect, param.qp_num)?;

@@ -89,8 +89,6 @@ pub(super) struct Core {
     pub(super) doomed: Vec<(ClientId, Gone)>,
     /// Whether the service was requested to end.
     pub(super) stopping: bool,
-    /// Whether all users may bind ports below 1024.
-    pub(super) any_port: bool,
 }
 
 /// An event channel.
@@ -154,7 +152,6 @@ impl Core {
             scratch: Vec::new(),
             doomed: Vec::new(),
             stopping: false,
-            any_port: super::cm::any_port_for_everybody(),
             options,
         };
         core.scan_addresses()?;
