@@ -60,7 +60,8 @@
 //! # Errors
 //!
 //! An [`Error`] names the object, the operation, the [`Cause`], and a remedy. Outside a tokio runtime, a function whose name ends
-//! in `_async` returns an error instead of waiting.
+//! in `_async` returns an error instead of waiting. The runtime must be built with `enable_all`: tokio panics where its I/O or its
+//! timers are not enabled.
 #![deny(unsafe_code)]
 
 pub mod acm;

@@ -96,6 +96,47 @@ impl Resolver {
     }
 }
 
+/// Async forms of the above. A thread of the runtime for blocking calls does the work, and finishes it if the future is
+/// dropped.
+#[cfg(feature = "tokio")]
+impl Resolver {
+    /// Async form of [`resolve`](Self::resolve).
+    ///
+    /// # Errors
+    /// As for [`resolve`](Self::resolve), or outside a tokio runtime.
+    pub async fn resolve_async(
+        &self,
+        node: Option<&str>,
+        service: Option<&str>,
+        hints: &Hints,
+    ) -> Result<Vec<Answer>> {
+        let (node, service) = (node.map(str::to_owned), service.map(str::to_owned));
+        let hints = *hints;
+        let resolve = move |this: Self| this.resolve(node.as_deref(), service.as_deref(), &hints);
+        self.on_thread("resolve a name", resolve).await
+    }
+
+    /// Async form of [`services`](Self::services).
+    ///
+    /// # Errors
+    /// As for [`services`](Self::services), or outside a tokio runtime.
+    pub async fn services_async(&self, port: u8, service: &ServiceKey) -> Result<Vec<Answer>> {
+        let service = service.clone();
+        self.on_thread("look for a service", move |this| this.services(port, &service)).await
+    }
+
+    async fn on_thread(
+        &self,
+        asked: &'static str,
+        work: impl FnOnce(Self) -> Result<Vec<Answer>> + Send + 'static,
+    ) -> Result<Vec<Answer>> {
+        crate::wait::in_runtime().on(self, asked)?;
+        let this = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(this)).await;
+        done.map_err(std::io::Error::other).on(self, asked)?
+    }
+}
+
 impl fmt::Display for Resolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "resolver of host {}", self.context.host())

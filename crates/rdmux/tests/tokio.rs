@@ -35,6 +35,51 @@ fn client_and_server_run_on_one_async_thread() {
 }
 
 #[test]
+fn async_atomics_and_receives_into_a_buffer_complete() {
+    let (a, b) = (host(), host());
+    run(async {
+        let mut listener = on(&b).bind((b.address().unwrap(), 0).into()).unwrap();
+        let to = listener.local_addr();
+        let server = async {
+            let mut peer = listener.accept_async().await.unwrap();
+            let memory = peer.pd().alloc(8, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC).unwrap();
+            memory.write(0, &7_u64.to_ne_bytes());
+            peer.send_async(&memory.remote().to_bytes()).await.unwrap();
+            let mut buffer = [0; 8];
+            let len = peer.recv_into_async(&mut buffer).await.unwrap();
+            assert_eq!((len, &buffer[..4]), (Some(4), &b"done"[..]));
+            assert_eq!(memory.to_vec(..8), 100_u64.to_ne_bytes());
+        };
+        let client = async {
+            let mut c = on(&a).connect_async(to).await.unwrap();
+            let remote = RemoteMr::from_bytes(&c.recv_async().await.unwrap().unwrap()).unwrap();
+            assert_eq!(c.fetch_add_async(remote, 3).await.unwrap(), 7);
+            assert_eq!(c.compare_and_swap_async(remote, 7, 50).await.unwrap(), 10);
+            assert_eq!(c.compare_and_swap_async(remote, 10, 100).await.unwrap(), 10);
+            c.send_async(b"done").await.unwrap();
+            c.close_async().await.unwrap();
+        };
+        both(server, client).await;
+    });
+}
+
+#[test]
+fn async_resolver_returns_what_the_blocking_one_does() {
+    let a = host();
+    let resolver = rdmux::resolver::Resolver::new(&a);
+    let (node, hints) = (a.address().unwrap().to_string(), rdmux::resolver::Hints::default());
+    let wanted = resolver.resolve(Some(&node), Some("7"), &hints).unwrap();
+    run(async {
+        let answers = resolver.resolve_async(Some(&node), Some("7"), &hints).await.unwrap();
+        assert_eq!(answers, wanted);
+        let service = rdmux::resolver::ServiceKey::parse("storage");
+        let refused = resolver.services_async(1, &service).await.unwrap_err();
+        let blocking = resolver.services(1, &service).unwrap_err();
+        assert_eq!(refused.cause().kind(), blocking.cause().kind(), "{refused}");
+    });
+}
+
+#[test]
 fn async_rdma_read_and_write_complete() {
     let (a, b) = (host(), host());
     run(async {
@@ -169,6 +214,8 @@ fn waiting_future_outside_a_tokio_runtime_is_an_error() {
     let there = silent.bind(at).unwrap().socket().unwrap();
     silent.listen(1).unwrap();
     fails(on(&a).datagram(at).unwrap().resolve_async(there));
+    let resolver = rdmux::resolver::Resolver::new(&a);
+    fails(resolver.resolve_async(Some("127.0.0.1"), None, &rdmux::resolver::Hints::default()));
 }
 
 #[test]

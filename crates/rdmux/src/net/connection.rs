@@ -157,6 +157,13 @@ impl Connection {
     pub async fn recv_async(&mut self) -> Result<Option<Vec<u8>>> {
         self.receiver.recv_async().await
     }
+    /// Async form of [`recv_into`](Self::recv_into).
+    ///
+    /// # Errors
+    /// As for [`recv_into`](Self::recv_into).
+    pub async fn recv_into_async(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
+        self.receiver.recv_into_async(buffer).await
+    }
     /// Async form of [`write`](Self::write).
     ///
     /// # Errors
@@ -170,6 +177,25 @@ impl Connection {
     /// As for [`write`](Self::write).
     pub async fn read_async(&mut self, local: Sge, from: RemoteMr) -> Result<()> {
         self.sender.read_async(local, from).await
+    }
+    /// Async form of [`fetch_add`](Self::fetch_add).
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    pub async fn fetch_add_async(&mut self, on: RemoteMr, add: u64) -> Result<u64> {
+        self.sender.fetch_add_async(on, add).await
+    }
+    /// Async form of [`compare_and_swap`](Self::compare_and_swap).
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    pub async fn compare_and_swap_async(
+        &mut self,
+        on: RemoteMr,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64> {
+        self.sender.compare_and_swap_async(on, compare, swap).await
     }
     /// Async form of [`close`](Self::close).
     ///

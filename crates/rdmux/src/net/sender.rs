@@ -253,6 +253,29 @@ impl Sender {
         let wr = SendWr::read(wr_id, from);
         self.one_sided::<crate::style::Tokio>(wr_id, wr.sges(&[local])).await
     }
+    /// Async form of [`fetch_add`](Self::fetch_add).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn fetch_add_async(&mut self, on: RemoteMr, add: u64) -> Result<u64> {
+        let wr_id = self.next_one_sided();
+        let wr = SendWr::fetch_add(wr_id, on, add);
+        self.atomic::<crate::style::Tokio>(wr_id, wr).await
+    }
+    /// Async form of [`compare_and_swap`](Self::compare_and_swap).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn compare_and_swap_async(
+        &mut self,
+        on: RemoteMr,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64> {
+        let wr_id = self.next_one_sided();
+        let wr = SendWr::cmp_swap(wr_id, on, compare, swap);
+        self.atomic::<crate::style::Tokio>(wr_id, wr).await
+    }
     /// Async form of [`flush`](Self::flush).
     ///
     /// # Errors
