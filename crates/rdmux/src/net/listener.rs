@@ -1,5 +1,6 @@
 //! Listeners, which accept connections.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use rdmux_cm::{EventKind, PortSpace};
@@ -13,6 +14,10 @@ use crate::error::{Cause, Error, Result};
 use crate::style::{Blocking, Style, block_on};
 use crate::wait::Deadline;
 
+/// Maximum number of connections that peers have begun and not finished. Each has its queue pair and buffers. The peer of the
+/// oldest one had the most time.
+const MAX_PENDING: usize = 128;
+
 /// Accepts connections of peers that [connect](Connection::connect).
 #[derive(Debug)]
 pub struct Listener {
@@ -20,8 +25,8 @@ pub struct Listener {
     channel: EventChannel,
     _listening: Id,
     local: SocketAddr,
-    /// Accepted connections that the peer has not confirmed yet.
-    pending: Vec<Halves>,
+    /// Accepted connections that the peer has not confirmed yet, the oldest first. At most [`MAX_PENDING`].
+    pending: VecDeque<Halves>,
 }
 
 impl Listener {
@@ -32,7 +37,7 @@ impl Listener {
         let id = Id::new(&channel, PortSpace::Tcp)?;
         let local = id.bind(at)?.socket().unwrap_or(at);
         id.listen(0)?;
-        Ok(Self { options, channel, _listening: id, local, pending: Vec::new() })
+        Ok(Self { options, channel, _listening: id, local, pending: VecDeque::new() })
     }
 
     /// Listens on an address of this host, with the [default options](Options::new). Port 0 takes a
@@ -85,7 +90,7 @@ impl Listener {
                 }
                 kind => {
                     let at = self.pending.iter().position(|p| event.is_for(&p.id));
-                    let Some(pending) = at.map(|at| self.pending.swap_remove(at)) else { continue };
+                    let Some(pending) = at.and_then(|at| self.pending.remove(at)) else { continue };
                     drop(event);
                     if kind == EventKind::Established {
                         return pending.join_with_channel();
@@ -95,11 +100,17 @@ impl Listener {
         }
     }
 
-    /// Accepts a request, or logs why not and rejects it.
+    /// Accepts a request, or logs why not and rejects it. If too many connections are pending, the oldest is ended.
     fn request(&mut self, mut event: Event) {
         let Some(id) = event.take_id() else { return };
+        if self.pending.len() >= MAX_PENDING
+            && let Some(oldest) = self.pending.pop_front()
+        {
+            let peer = oldest.id.peer_addr();
+            throttled!(warn, listener = %self.local, ?peer, "a peer did not finish connecting");
+        }
         match self.answer(id, &event) {
-            Ok(halves) => self.pending.push(halves),
+            Ok(halves) => self.pending.push_back(halves),
             Err(error) => {
                 throttled!(warn, listener = %self.local, %error, "cannot accept a connection");
             }
@@ -116,5 +127,53 @@ impl Listener {
         }
         halves.id.accept(&param)?;
         Ok(halves)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rdmux_cm::ConnParam;
+
+    use super::*;
+    use crate::QpType;
+
+    #[test]
+    fn unfinished_connections_of_a_listener_are_bounded_and_keep_no_other_out() {
+        let host = Context::builder().embedded().open().unwrap();
+        let options = || Options::new().context(&host).message_size(64).depth(1);
+        let mut listener = options().bind((host.address().unwrap(), 0).into()).unwrap();
+        let to = listener.local_addr();
+        let accepting = std::thread::spawn(move || {
+            let peer = listener.accept().unwrap();
+            (listener, peer)
+        });
+        let channel = EventChannel::new(&host).unwrap();
+        let wait = |kind| {
+            let next = || channel.next(Some(Duration::from_secs(10))).unwrap().expect("an event");
+            while next().kind() != kind {}
+        };
+        let cq = host.cq(1).unwrap();
+        let begin = || {
+            let (qp, id) = (
+                host.pd().qp(QpType::Rc).cq(&cq).build().unwrap(),
+                Id::new(&channel, PortSpace::Tcp).unwrap(),
+            );
+            id.resolve_addr(None, to, Duration::from_secs(10)).unwrap();
+            wait(EventKind::AddrResolved);
+            id.resolve_route(Duration::from_secs(10)).unwrap();
+            wait(EventKind::RouteResolved);
+            let param = ConnParam { qp_num: qp.qpn(), ..ConnParam::default() };
+            id.connect(&param).unwrap();
+            wait(EventKind::ConnectResponse);
+            (id, qp)
+        };
+        let _begun: Vec<_> = (0..MAX_PENDING + 2).map(|_| begin()).collect();
+        let mut ours = options().connect(to).unwrap();
+        let (listener, mut peer) = accepting.join().unwrap();
+        ours.send(b"served").unwrap();
+        assert_eq!(peer.recv().unwrap().as_deref(), Some(&b"served"[..]));
+        assert_eq!(listener.pending.len(), MAX_PENDING - 1);
     }
 }
