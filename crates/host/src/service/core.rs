@@ -189,6 +189,8 @@ impl Core {
         }
         let is_other_table = moved || !added.is_empty() || !removed.is_empty();
         if is_other_table || resized {
+            let addresses = &self.addresses;
+            self.groups.follow(|ip| addresses.find(ip).map(|row| row.interface.index));
             self.follow_ports();
             self.follow_addresses();
             let events = is_other_table.then_some((1, PortEvent::GidChange));

@@ -15,8 +15,9 @@ use rdmux_link::McastSocket;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_runtime::Share;
 use rdmux_verbs::control::DeviceKind;
+use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Mtu, Qpn};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::addresses::Row;
 use super::clients::{Client, ClientId};
@@ -38,6 +39,8 @@ pub(super) enum Member {
 #[derive(Debug)]
 struct Group {
     interface: u32,
+    /// Whether the host does not have the address, or joining the group again failed.
+    is_stale: bool,
     members: BTreeSet<Member>,
     /// The membership for the ids: a socket that receives nothing, and the process for whose id it was made.
     ids: Option<(Socket, ClientId, Share)>,
@@ -97,6 +100,7 @@ impl Groups {
     fn entry(&mut self, group: IpAddr, row: &Row) -> &mut Group {
         self.0.entry((group, row.ip)).or_insert_with(|| Group {
             interface: row.interface.index,
+            is_stale: false,
             members: BTreeSet::new(),
             ids: None,
             processes: BTreeMap::new(),
@@ -135,6 +139,21 @@ impl Groups {
         let is_its = |entry: &&Group| entry.ids.as_ref().is_some_and(|(_, of, _)| *of == client);
         let count = || self.0.values().filter(is_its).count();
         self.is_joined(group, local) || count() < most as usize
+    }
+
+    /// Joins groups again whose address is on another interface now, or is back. `interface_of` returns the interface of an address.
+    pub(super) fn follow(&mut self, interface_of: impl Fn(IpAddr) -> Option<u32>) {
+        for (&(group, local), entry) in &mut self.0 {
+            match interface_of(local) {
+                None => entry.is_stale = true,
+                Some(now) if entry.is_stale || entry.interface != now => {
+                    if let Err(e) = entry.rejoin(group, local, now) {
+                        throttled!(warn, "cannot join {group} again on {local}: {e}");
+                    }
+                }
+                Some(_) => {}
+            }
+        }
     }
 
     /// Removes a member. The group is left on the network with the last one.
@@ -191,6 +210,19 @@ impl Groups {
 }
 
 impl Group {
+    /// Joins the group again with all sockets, on the interface that has the address now.
+    fn rejoin(&mut self, group: IpAddr, local: IpAddr, now: u32) -> io::Result<()> {
+        let before = std::mem::replace(&mut self.interface, now);
+        let ids = self.ids.iter().map(|(socket, ..)| SockRef::from(socket));
+        let processes = self.processes.values().map(|(socket, _)| SockRef::from(socket.port()));
+        let joined = ids
+            .chain(processes)
+            .map(|socket| rejoin(&socket, group, local, (before, now)))
+            .fold(Ok(()), Result::and);
+        self.is_stale = joined.is_err();
+        joined
+    }
+
     /// Leaves the group with the sockets that no member needs any more.
     fn drop_unused(&mut self, group: IpAddr, local: IpAddr) {
         if !self.members.iter().any(|m| matches!(m, Member::Id(..))) {
@@ -215,6 +247,22 @@ fn join(socket: &Socket, group: IpAddr, local: IpAddr, interface: u32) -> io::Re
         (IpAddr::V6(group), IpAddr::V6(_)) => socket.join_multicast_v6(&group, interface),
         _ => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
     }
+}
+
+/// Leaves a group on the interface that had the address, and joins it on the one that has it now.
+fn rejoin(
+    socket: &Socket,
+    group: IpAddr,
+    local: IpAddr,
+    (before, now): (u32, u32),
+) -> io::Result<()> {
+    // The old interface may no longer exist.
+    let _ = match (group, local) {
+        (IpAddr::V4(group), IpAddr::V4(local)) => socket.leave_multicast_v4(&group, &local),
+        (IpAddr::V6(group), _) => socket.leave_multicast_v6(&group, before),
+        _ => Ok(()),
+    };
+    join(socket, group, local, now)
 }
 
 /// Makes the error for a process that requests membership in more groups than allowed.
@@ -333,5 +381,63 @@ impl Core {
         let first =
             || self.addresses.rows().map(|(_, r)| r.ip).find(|i| i.is_ipv4() == group.is_ipv4());
         routed.or_else(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use rdmux_runtime::Shares;
+
+    use super::super::testing;
+    use super::*;
+
+    /// Returns whether the kernel has joined a group.
+    fn is_joined(group: Ipv4Addr) -> bool {
+        let hex = format!("{:08X}", u32::from_ne_bytes(group.octets()));
+        std::fs::read_to_string("/proc/net/igmp").unwrap().contains(&hex)
+    }
+
+    #[test]
+    fn groups_are_joined_again_when_their_address_is_back_or_on_another_interface() {
+        let (core, _dir) = testing::core();
+        let row = core.addresses.rows().next().unwrap().1;
+        let interface = row.interface.index;
+        let [high, low] = super::super::random_bytes().unwrap();
+        let [of_qp, of_id] = [1, 2].map(|n| Ipv4Addr::new(239, n, high, low));
+        let mut groups = Groups::default();
+        let (client, share) = (ClientId(1), || Shares::new(0).none(0));
+        let port = core.options.config.service.port;
+        let fd = groups.join_qp((client, share()), Qpn::new(5), of_qp.into(), row, port);
+        let _theirs = fd.unwrap().unwrap();
+        let member = Member::Id(IdHandle(1), 0);
+        groups.join_id((client, share()), member, of_id.into(), row).unwrap();
+        // As the kernel does with the memberships of an interface that is deleted.
+        let lose = |groups: &mut Groups| {
+            for ((group, local), entry) in &groups.0 {
+                let (IpAddr::V4(group), IpAddr::V4(local)) = (group, local) else { continue };
+                let sockets = entry.processes.values().map(|(socket, _)| socket.leave(interface));
+                let ids = entry.ids.iter().map(|(ids, ..)| ids.leave_multicast_v4(group, local));
+                sockets.chain(ids).for_each(|left| left.unwrap());
+            }
+            assert!(!is_joined(of_qp) && !is_joined(of_id));
+        };
+        let are_joined = || is_joined(of_qp) && is_joined(of_id);
+        assert!(are_joined());
+        groups.follow(|_| Some(interface));
+        assert!(are_joined());
+        groups.follow(|_| None);
+        lose(&mut groups);
+        groups.follow(|_| Some(interface));
+        assert!(are_joined(), "the address is back");
+        lose(&mut groups);
+        let elsewhere = interface + 1;
+        groups.follow(|_| Some(elsewhere));
+        assert!(are_joined(), "the address is on another interface");
+        assert!(groups.heard_at(client, of_qp.into(), elsewhere).is_some());
+        groups.client_gone(client);
+        groups.leave(member, of_id.into(), row.ip);
+        assert!(!is_joined(of_qp) && !is_joined(of_id));
     }
 }
