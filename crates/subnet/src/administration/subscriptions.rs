@@ -67,6 +67,11 @@ impl Subscription {
         key(&self.what) == key(what)
     }
 
+    /// Returns whether it is a subscription to a security trap.
+    fn is_security(&self) -> bool {
+        is_security(self.what.is_generic != 0, self.what.trap_number)
+    }
+
     fn wants(&self, notice: &Notice, issuer: Gid) -> bool {
         let what = &self.what;
         let is_kind = what.is_generic != 0;
@@ -83,6 +88,11 @@ impl Subscription {
             && (what.trap_number == ANY || what.trap_number == notice.trap_number)
             && (what.producer == ANY_PRODUCER || what.producer == notice.producer)
     }
+}
+
+/// Returns whether this is the number of a security trap. A vendor's notice has a device ID instead.
+fn is_security(is_generic: bool, trap_number: u16) -> bool {
+    is_generic && SECURITY.contains(&trap_number)
 }
 
 /// Returns the fields that identify a subscription.
@@ -150,7 +160,8 @@ impl Subscriptions {
                 Audience::Of(subject) => share_partition(port, subject),
                 Audience::Partition(pkey) => has_partition(&port.pkeys, pkey),
             };
-            let foreign = SECURITY.contains(&notice.trap_number) && issuer.guid() != guid;
+            let is_security = is_security(notice.is_generic, notice.trap_number);
+            let foreign = is_security && issuer.guid() != guid;
             let is_wanted = |s: &&Subscription| s.wants(notice, issuer) && (s.trusted || !foreign);
             // A port gets one Report, however many of its subscriptions match.
             if let (true, Some(first), Some(lid)) = (may, all.iter().find(is_wanted), port.lid()) {
@@ -202,6 +213,9 @@ pub(super) fn set(
 ) -> Result<(), Status> {
     let invalid = status::SA_REQUEST_INVALID;
     let what = InformInfo::parse(request.sa.data).map_err(|_| invalid)?;
+    if is_security(what.is_generic != 0, what.trap_number) && !request.trusted {
+        return Err(invalid);
+    }
     let guid = request.requester.guid;
     let subscriptions = &mut state.subscriptions;
     let own = subscriptions.by_port.entry(guid).or_default();
@@ -209,10 +223,10 @@ pub(super) fn set(
     let result = match (what.subscribe, at) {
         (1, Some(at)) => {
             own[at].address = request.mad.address;
+            own[at].trusted |= request.trusted;
             Ok(())
         }
         (1, None) if !names_known_port(cx, &what) => Err(invalid),
-        (1, None) if SECURITY.contains(&what.trap_number) && !request.trusted => Err(invalid),
         (1, None)
             if own.len() >= cx.config.subscriptions_of_port
                 || subscriptions.count >= cx.config.subscriptions =>
@@ -266,7 +280,7 @@ pub(super) fn read(
         let Some(port) = port.filter(|port| request.may_see(port)) else { continue };
         let own = guid == request.requester.guid;
         for (enumeration, subscription) in (0..).zip(all) {
-            if SECURITY.contains(&subscription.what.trap_number) && !own && !request.trusted {
+            if subscription.is_security() && !own && !request.trusted {
                 continue;
             }
             let record = InformInfoRecord {

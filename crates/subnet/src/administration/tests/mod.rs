@@ -16,6 +16,7 @@ mod model;
 mod paths;
 mod records;
 mod registrations;
+mod subscriptions;
 
 pub(crate) use model::model;
 

@@ -13,7 +13,7 @@ const SERVICE: u16 = ServiceRecord::ATTR_ID;
 const NEEDED: ServiceRecordMask =
     ServiceRecordMask::SERVICE_ID.union(ServiceRecordMask::SERVICE_GID);
 
-fn gid(net: &Net, lid: u16) -> Gid {
+pub(super) fn gid(net: &Net, lid: u16) -> Gid {
     let port = net.model.port(net.model.by_lid(Lid(lid)).expect("a port")).expect("a port");
     Gid::new(Gid::DEFAULT_PREFIX, port.guid)
 }
@@ -146,7 +146,7 @@ fn service_registrations_of_a_port_are_limited() {
 }
 
 /// Returns a subscription to everything.
-fn everything() -> InformInfo {
+pub(super) fn everything() -> InformInfo {
     InformInfo {
         lid_range_begin: Lid(0xffff),
         is_generic: 1,
@@ -158,11 +158,11 @@ fn everything() -> InformInfo {
     }
 }
 
-fn to_trap(trap_number: u16) -> InformInfo {
+pub(super) fn to_trap(trap_number: u16) -> InformInfo {
     InformInfo { trap_number, ..everything() }
 }
 
-fn subscribe(net: &mut Net, lid: u16, what: &InformInfo) -> u16 {
+pub(super) fn subscribe(net: &mut Net, lid: u16, what: &InformInfo) -> u16 {
     net.asks = Lid(lid);
     let answer = net.exchange(Method::SET, InformInfo::ATTR_ID, 0, &what.to_bytes());
     let answer = answer.expect("an answer");
@@ -172,7 +172,7 @@ fn subscribe(net: &mut Net, lid: u16, what: &InformInfo) -> u16 {
 }
 
 /// Returns the Reports that were sent, with their receivers.
-fn reports(net: &mut Net) -> Vec<(Lid, ReportedNotice)> {
+pub(super) fn reports(net: &mut Net) -> Vec<(Lid, ReportedNotice)> {
     let sent = core::mem::take(&mut net.out.sent);
     let report = |mad: &UserMad| {
         let sa = SaMad::parse(&mad.data).unwrap();
