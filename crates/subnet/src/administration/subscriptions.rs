@@ -31,6 +31,9 @@ const REPORT_TIDS: u32 = 0x1_0000;
 /// Security traps, which only their issuer and trusted clients receive.
 const SECURITY: core::ops::RangeInclusive<u16> = 256..=259;
 
+/// The cost of checking access to a LID, in bytes.
+const LOOK: usize = 16;
+
 /// The subscriptions and the outstanding Reports.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
@@ -216,6 +219,9 @@ pub(super) fn set(
     if is_security(what.is_generic != 0, what.trap_number) && !request.trusted {
         return Err(invalid);
     }
+    if what.subscribe == 1 && !may_see_issuers(cx, request, &what, table) {
+        return Err(invalid);
+    }
     let guid = request.requester.guid;
     let subscriptions = &mut state.subscriptions;
     let own = subscriptions.by_port.entry(guid).or_default();
@@ -226,7 +232,6 @@ pub(super) fn set(
             own[at].trusted |= request.trusted;
             Ok(())
         }
-        (1, None) if !names_known_port(cx, &what) => Err(invalid),
         (1, None)
             if own.len() >= cx.config.subscriptions_of_port
                 || subscriptions.count >= cx.config.subscriptions =>
@@ -257,13 +262,25 @@ pub(super) fn set(
     table.push(&what)
 }
 
-/// Returns whether the port that a subscription names, or the first of its LIDs, exists. True if it names none.
-fn names_known_port(cx: &Context<'_>, what: &InformInfo) -> bool {
+/// Returns whether the requester may see the ports that a subscription names (IBTA o13-14.1.1): the port with the GID, or every port in
+/// the range of LIDs, which must begin below the end of those in use. True if it names all ports.
+fn may_see_issuers(
+    cx: &Context<'_>,
+    request: &Request<'_>,
+    what: &InformInfo,
+    table: &mut Table,
+) -> bool {
+    let may_see = |at| cx.model.port(at).is_some_and(|port| request.may_see(port));
     if !what.gid.is_zero() {
-        return cx.model.by_port_guid(what.gid.guid()).is_some();
+        return cx.model.by_port_guid(what.gid.guid()).is_some_and(may_see);
     }
-    let first = what.lid_range_begin;
-    first.0 == ANY || first == Lid(0) || cx.model.by_lid(first).is_some()
+    let (Lid(first), Lid(highest)) = (what.lid_range_begin, cx.model.highest_lid());
+    if first == ANY || first > highest {
+        return first == ANY;
+    }
+    let mut named = first..=what.lid_range_end.0.clamp(first, highest);
+    table.charge(named.len() * LOOK);
+    named.all(|lid| cx.model.by_lid(Lid(lid)).is_none_or(may_see))
 }
 
 /// Answers a Get or GetTable of InformInfoRecord.

@@ -1,10 +1,10 @@
 //! Which subscriptions are accepted, and the security rules of their Reports and records.
 
-use rdmux_wire::Qpn;
 use rdmux_wire::sa::{InformInfo, InformInfoRecord};
 use rdmux_wire::sm::{Notice, Producer, Trap};
+use rdmux_wire::{Pkey, Qpn};
 
-use super::registrations::{everything, reports, subscribe, to_trap};
+use super::registrations::{everything, gid, reports, subscribe, to_trap};
 use super::*;
 
 #[test]
@@ -46,4 +46,53 @@ fn vendor_notice_with_the_number_of_a_security_trap_is_reported_and_listed_to_al
     assert!(reports(&mut net).iter().map(|(lid, _)| lid.0).eq([2]));
     net.asks = Lid(3);
     assert_eq!(net.table(InformInfoRecord::ATTR_ID, 0, &InformInfoRecord::default()).len(), 1);
+}
+
+#[test]
+fn subscription_about_a_port_needs_a_common_partition_whether_the_port_exists_or_not() {
+    let mut net = Net::new("switch:3", 0);
+    let hidden = net.model.by_lid(Lid(4)).unwrap();
+    net.model.port_mut(hidden).unwrap().pkeys = [Pkey(0x8001)].into();
+    let invalid = status::SA_REQUEST_INVALID;
+    for (asks, about, expected) in [(2, 3, 0), (2, 4, invalid), (4, 4, 0), (3, 2, 0)] {
+        let by_lid = InformInfo { lid_range_begin: Lid(about), ..everything() };
+        assert_eq!(subscribe(&mut net, asks, &by_lid), expected, "{asks} {about}");
+        let by_gid = InformInfo { gid: gid(&net, about), ..everything() };
+        assert_eq!(subscribe(&mut net, asks, &by_gid), expected, "{asks} {about}");
+    }
+    let unknown = InformInfo { gid: Gid([1; 16]), ..everything() };
+    assert_eq!(subscribe(&mut net, 2, &unknown), invalid);
+    // A port that was in the partition at first.
+    net.model.port_mut(net.model.by_lid(Lid(3)).unwrap()).unwrap().pkeys = [Pkey(0x8001)].into();
+    let again = InformInfo { lid_range_begin: Lid(3), ..everything() };
+    assert_eq!(subscribe(&mut net, 2, &again), invalid);
+    let end = InformInfo { subscribe: 0, qpn: Qpn::QP1, ..again };
+    assert_eq!(subscribe(&mut net, 2, &end), 0);
+}
+
+#[test]
+fn subscription_about_a_range_of_lids_needs_access_to_each_port_and_skips_unused_lids() {
+    let mut net = Net::new("switch:4", 1);
+    let (asks, used) = (net.asks.0, net.ports().iter().map(|(_, lid)| lid.0).collect::<Vec<_>>());
+    assert_eq!(used, [2, 4, 6, 8, 10], "switch, requester, and three others");
+    let invalid = status::SA_REQUEST_INVALID;
+    net.model.port_mut(net.model.by_lid(Lid(10)).unwrap()).unwrap().pkeys = [Pkey(0x8001)].into();
+    for (first, last, expected) in [
+        (0, 0, 0),
+        (1, 4, 0),
+        (3, 3, 0),
+        (4, 9, 0),
+        (4, 2, 0),
+        (4, 10, invalid),
+        (5, 0xfffe, invalid),
+        (0, 0xffff, invalid),
+        (11, 0, invalid),
+        (12, 0xfffe, invalid),
+        (0xffff, 0, 0),
+        (0xffff, 10, 0),
+    ] {
+        let (lid_range_begin, lid_range_end) = (Lid(first), Lid(last));
+        let what = InformInfo { lid_range_begin, lid_range_end, ..everything() };
+        assert_eq!(subscribe(&mut net, asks, &what), expected, "{first} to {last}");
+    }
 }
