@@ -291,6 +291,11 @@ impl Group {
         scope(self.mgid) <= LINK_LOCAL
     }
 
+    /// Returns whether a port has joined with this GID.
+    pub(super) fn has_member_gid(&self, gid: Gid) -> bool {
+        self.members.contains_key(&gid)
+    }
+
     /// Returns whether the requester is in the group's partition.
     pub(super) fn is_visible(&self, request: &Request<'_>) -> bool {
         request.trusted || has_partition(&request.requester.pkeys, self.pkey)

@@ -84,18 +84,21 @@ fn multicast(
 ) -> Result<(), Status> {
     let groups = &finder.view.state.groups;
     let Some(group) = groups.get(record.dgid) else { return Ok(()) };
-    if mask.contains(PathRecordMask::DLID) && group.mlid != record.dlid {
-        return Err(status::SA_REQUEST_INVALID);
-    }
     let gid = mask.contains(PathRecordMask::SGID).then_some(record.sgid);
     let lid = mask.contains(PathRecordMask::SLID).then_some(record.slid);
     let Some(source) = finder.ends(gid, lid)? else { return Ok(()) };
     let is_member = |end: &End<'_>| groups.has_member(group.mgid, end.port.guid);
-    let may_send = source.as_ref().is_none_or(is_member);
+    let may_send =
+        source.as_ref().is_none_or(is_member) && gid.is_none_or(|gid| group.has_member_gid(gid));
+    let is = |bit, matches| !mask.contains(bit) || matches;
     let wants = finder.wants;
     let is_asked = wants.pkey.is_none_or(|pkey| pkey == group.pkey)
         && wants.sl.is_none_or(|sl| sl == group.sl)
-        && wants.count > 0;
+        && wants.count > 0
+        && is(PathRecordMask::DLID, record.dlid == group.mlid)
+        && is(PathRecordMask::TCLASS, record.tclass == group.tclass)
+        && is(PathRecordMask::FLOW_LABEL, record.flow_label == group.flow_label)
+        && is(PathRecordMask::HOP_LIMIT, record.hop_limit == group.hop_limit);
     if !may_send || !is_asked || !group.is_visible(finder.request) {
         return Ok(());
     }

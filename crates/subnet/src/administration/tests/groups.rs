@@ -8,36 +8,36 @@ use rdmux_wire::sa::{
 use rdmux_wire::{Gid, Pkey, Qkey};
 
 const ID: u16 = McMemberRecord::ATTR_ID;
-const BROADCAST: Gid =
+pub(super) const BROADCAST: Gid =
     Gid([0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
-const OWN: Gid = Gid([0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+pub(super) const OWN: Gid = Gid([0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 
-const JOIN: Mask = Mask::MGID.union(Mask::PORT_GID).union(Mask::JOIN_STATE);
-const CREATE: Mask = JOIN
+pub(super) const JOIN: Mask = Mask::MGID.union(Mask::PORT_GID).union(Mask::JOIN_STATE);
+pub(super) const CREATE: Mask = JOIN
     .union(Mask::QKEY)
     .union(Mask::TCLASS)
     .union(Mask::PKEY)
     .union(Mask::FLOW_LABEL)
     .union(Mask::SL);
 
-const FULL: JoinState = JoinState::FULL_MEMBER;
+pub(super) const FULL: JoinState = JoinState::FULL_MEMBER;
 const NON: JoinState = JoinState::NON_MEMBER;
 const SEND_ONLY: JoinState = JoinState::SEND_ONLY_NON_MEMBER;
 const SEND_FULL: JoinState = JoinState::SEND_ONLY_FULL_MEMBER;
 
 /// Returns the GID of the port with a LID.
-fn gid(net: &Net, lid: u16) -> Gid {
+pub(super) fn gid(net: &Net, lid: u16) -> Gid {
     let port = net.model.port(net.model.by_lid(Lid(lid)).expect("a port")).expect("a port");
     Gid::new(Gid::DEFAULT_PREFIX, port.guid)
 }
 
-fn record(net: &Net, mgid: Gid, lid: u16, join_state: JoinState) -> McMemberRecord {
+pub(super) fn record(net: &Net, mgid: Gid, lid: u16, join_state: JoinState) -> McMemberRecord {
     let port_gid = gid(net, lid);
     McMemberRecord { mgid, port_gid, join_state, pkey: Pkey::DEFAULT, ..McMemberRecord::default() }
 }
 
 /// Sends a join of the port with this LID for itself.
-fn join(
+pub(super) fn join(
     net: &mut Net,
     mask: Mask,
     lid: u16,

@@ -10,6 +10,7 @@ use super::*;
 use crate::topology::{PortRef, Shape};
 use crate::umad::UserAddress;
 
+mod group_paths;
 mod groups;
 mod matching;
 mod model;
