@@ -1,13 +1,16 @@
 //! Answers to requests.
 
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method};
-use rdmux_wire::sa::{DATA_LEN, MultiPathRecord, PathRecord, SaHeader, SaMad};
+use rdmux_wire::sa::{DATA_AT, DATA_LEN, InformInfo, MultiPathRecord, PathRecord, SaHeader, SaMad};
 use rdmux_wire::{Rmpp, RmppFlags, RmppStatus, RmppType, SmKey};
 
 use super::request::Request;
 use super::table::Table;
 use super::{Config, Status};
 use crate::umad::UserMad;
+
+/// The place of the field Subscribe in InformInfo.
+const SUBSCRIBE: usize = 23;
 
 /// Builds the answer to a request.
 pub(super) fn reply(
@@ -31,7 +34,12 @@ pub(super) fn reply(
         Err(status) => {
             let header = MadHeader { status, attr_id: attribute(request), ..header };
             let data = &request.sa.data[..request.sa.data.len().min(DATA_LEN)];
-            SaMad { header, rmpp: none, sa, data }.to_bytes().to_vec()
+            let mut bytes = SaMad { header, rmpp: none, sa, data }.to_bytes();
+            if (request.method(), header.attr_id) == (Method::SET, InformInfo::ATTR_ID) {
+                // Nothing is subscribed (IBTA o13-13.1.1).
+                bytes[DATA_AT + SUBSCRIBE] = 0;
+            }
+            bytes.to_vec()
         }
         Ok(table) => {
             let active = RmppFlags::ACTIVE;

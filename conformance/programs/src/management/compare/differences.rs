@@ -414,8 +414,8 @@ const NAMED: &[Named] = &[
         name: "a subscription that is refused",
         is: |case| {
             case.is_about(InformInfo::ATTR_ID)
-                && case.ours.status() == case.theirs.status()
                 && case.ours.status() != Some(0)
+                && case.same_but(|record| clear(record, 23..24))
         },
     },
     Named {

@@ -167,7 +167,9 @@ pub(super) fn subscribe(net: &mut Net, lid: u16, what: &InformInfo) -> u16 {
     let answer = net.exchange(Method::SET, InformInfo::ATTR_ID, 0, &what.to_bytes());
     let answer = answer.expect("an answer");
     let mad = SaMad::parse(&answer.data).unwrap();
-    assert_eq!(mad.record::<InformInfo>().unwrap(), *what, "it repeats the question");
+    let is_accepted = mad.header.status == 0;
+    let echo = InformInfo { subscribe: if is_accepted { what.subscribe } else { 0 }, ..*what };
+    assert_eq!(mad.record::<InformInfo>().unwrap(), echo, "Subscribe is 0 if it is refused");
     mad.header.status
 }
 
