@@ -292,6 +292,8 @@ pub(super) fn read(
     let pattern = request.pattern::<InformInfoRecord>(0)?;
     let wanted: InformInfoRecord = request.record()?;
     let model = view.model;
+    // Only a trusted requester is shown the queue pair (IBTA C15-0.2-1.16).
+    let qpn = if request.trusted { Qpn::QP1 } else { Qpn::QP0 };
     for (&guid, all) in &view.state.subscriptions.by_port {
         let port = model.by_port_guid(guid).and_then(|at| model.port(at));
         let Some(port) = port.filter(|port| request.may_see(port)) else { continue };
@@ -303,7 +305,7 @@ pub(super) fn read(
             let record = InformInfoRecord {
                 subscriber_gid: Gid::new(view.cx.config.gid_prefix, port.guid),
                 enumeration,
-                inform_info: InformInfo { subscribe: 1, qpn: Qpn::QP1, ..subscription.what },
+                inform_info: InformInfo { subscribe: 1, qpn, ..subscription.what },
                 ..InformInfoRecord::default()
             };
             if !request.has(Mask::SUBSCRIBER_GID.bits())

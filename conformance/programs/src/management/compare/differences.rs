@@ -336,16 +336,6 @@ const NAMED: &[Named] = &[
         },
     },
     Named {
-        name: "the queue pair of a subscription",
-        is: |case| {
-            let rest = |record: &mut [u8]| {
-                clear(record, 16..18);
-                clear(record, 52..55);
-            };
-            case.is_about(InformInfoRecord::ATTR_ID) && case.same_but(rest)
-        },
-    },
-    Named {
         name: "MultiPathRecords of more ports than have room",
         is: |case| {
             case.is_about(MultiPathRecord::ATTR_ID)

@@ -96,3 +96,14 @@ fn subscription_about_a_range_of_lids_needs_access_to_each_port_and_skips_unused
         assert_eq!(subscribe(&mut net, asks, &what), expected, "{first} to {last}");
     }
 }
+
+#[test]
+fn queue_pair_of_a_subscription_is_shown_only_with_the_sa_key() {
+    let mut net = Net::new("switch:3", 0);
+    assert_eq!(subscribe(&mut net, 2, &everything()), 0);
+    for (asks, key, qpn) in [(3, 0, Qpn::QP0), (2, 0, Qpn::QP0), (3, 1, Qpn::QP1)] {
+        (net.asks, net.key) = (Lid(asks), SmKey(key));
+        let seen = net.table(InformInfoRecord::ATTR_ID, 0, &InformInfoRecord::default());
+        assert_eq!(seen.iter().map(|record| record.inform_info.qpn).collect::<Vec<_>>(), [qpn]);
+    }
+}
