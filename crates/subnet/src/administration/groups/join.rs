@@ -18,6 +18,9 @@ use crate::topology::PortRef;
 /// The signature of GIDs that administration assigns.
 const ASSIGNED: [u8; 2] = [0xa0, 0x1b];
 
+/// The flags in the second byte of a multicast GID that must be zero.
+const RESERVED_FLAGS: u8 = 0xe0;
+
 /// A join request, with the requester and the port that is to join.
 struct Join<'a> {
     request: &'a Request<'a>,
@@ -228,16 +231,23 @@ impl Join<'_> {
     }
 }
 
-/// Returns whether a program may choose this GID: a multicast GID that is not in the range that administration assigns.
+/// Returns whether a program may choose this GID (IBTA o15-0.1.5): a multicast GID without reserved flags that is not in the range that
+/// administration assigns. The flags of IPoIB's GIDs are not checked, as in OpenSM.
 fn may_be_chosen(mgid: Gid) -> bool {
     let is_ours = mgid.0[2..4] == ASSIGNED && scope(mgid) == LINK_LOCAL;
-    mgid.0[0] == 0xff && !is_ours
+    let has_flags = mgid.0[1] & RESERVED_FLAGS != 0 && !is_ipoib(mgid);
+    mgid.0[0] == 0xff && !is_ours && !has_flags
+}
+
+/// Returns whether a GID has a signature of IPoIB (RFC 4391, section 4).
+fn is_ipoib(mgid: Gid) -> bool {
+    matches!(mgid.0[2..4], [0x40 | 0x60, 0x1b])
 }
 
 /// Returns whether an IPoIB group has the parameters of its partition's broadcast group (RFC 4391, section 5), except MTU and
 /// rate. Without a broadcast group there are no other IPoIB groups.
 fn agrees_with_broadcast(state: &State, group: &Group) -> bool {
-    if !matches!(group.mgid.0[2..4], [0x40 | 0x60, 0x1b]) {
+    if !is_ipoib(group.mgid) {
         return true;
     }
     let mut broadcast = [0; 16];

@@ -10,6 +10,7 @@ use super::*;
 use crate::topology::{PortRef, Shape};
 use crate::umad::UserAddress;
 
+mod created_groups;
 mod group_paths;
 mod groups;
 mod matching;
