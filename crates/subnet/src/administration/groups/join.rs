@@ -127,6 +127,9 @@ impl Join<'_> {
             may_be_chosen(wanted.mgid).then_some(wanted.mgid).ok_or(invalid)?
         };
         let info = self.port.info.as_ref().ok_or(invalid)?;
+        let like = broadcast_of(mgid).map(|mgid| state.groups.get(mgid).ok_or(invalid));
+        let like = like.transpose()?;
+        let hop_limit = mask.contains(Mask::HOP_LIMIT).then_some(wanted.hop_limit);
         let group = Group {
             mgid,
             mlid: Lid(0),
@@ -138,13 +141,13 @@ impl Join<'_> {
             sl: wanted.sl,
             tclass: wanted.tclass,
             flow_label: wanted.flow_label,
-            hop_limit: if mask.contains(Mask::HOP_LIMIT) { wanted.hop_limit } else { 0 },
+            hop_limit: hop_limit.or(like.map(|like| like.hop_limit)).unwrap_or(0),
             well_known: false,
             by: self.request.requester.guid,
             members: BTreeMap::new(),
             full_members: 0,
         };
-        if !agrees_with_broadcast(state, &group) {
+        if like.is_some_and(|like| !agrees(&group, like)) {
             return Err(invalid);
         }
         let capacity = *state.groups.capacity.get_or_insert_with(|| multicast_capacity(cx.model));
@@ -244,27 +247,24 @@ fn is_ipoib(mgid: Gid) -> bool {
     matches!(mgid.0[2..4], [0x40 | 0x60, 0x1b])
 }
 
-/// Returns whether an IPoIB group has the parameters of its partition's broadcast group (RFC 4391, section 5), except MTU and
-/// rate. Without a broadcast group there are no other IPoIB groups.
-fn agrees_with_broadcast(state: &State, group: &Group) -> bool {
-    if !is_ipoib(group.mgid) {
-        return true;
-    }
+/// Returns the GID of the broadcast group of an IPoIB group's partition; none for the broadcast group itself and for other groups. Without
+/// a broadcast group there are no other IPoIB groups.
+fn broadcast_of(mgid: Gid) -> Option<Gid> {
     let mut broadcast = [0; 16];
-    broadcast[..6].copy_from_slice(&group.mgid.0[..6]);
+    broadcast[..6].copy_from_slice(&mgid.0[..6]);
     broadcast[2] = 0x40;
     broadcast[12..].copy_from_slice(&[0xff; 4]);
-    if group.mgid == Gid(broadcast) {
-        return true;
-    }
-    state.groups.get(Gid(broadcast)).is_some_and(|like| {
-        group.qkey == like.qkey
-            && group.pkey.0 & 0x7fff == like.pkey.0 & 0x7fff
-            && group.sl == like.sl
-            && group.flow_label == like.flow_label
-            && group.tclass == like.tclass
-            && group.hop_limit == like.hop_limit
-    })
+    (is_ipoib(mgid) && mgid != Gid(broadcast)).then_some(Gid(broadcast))
+}
+
+/// Returns whether an IPoIB group has the parameters of its partition's broadcast group (RFC 4391, section 5), except MTU and rate.
+fn agrees(group: &Group, like: &Group) -> bool {
+    group.qkey == like.qkey
+        && group.pkey.0 & 0x7fff == like.pkey.0 & 0x7fff
+        && group.sl == like.sl
+        && group.flow_label == like.flow_label
+        && group.tclass == like.tclass
+        && group.hop_limit == like.hop_limit
 }
 
 /// Returns how many groups one port may create: all but a quarter, which is reserved for others.
