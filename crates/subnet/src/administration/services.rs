@@ -128,7 +128,8 @@ pub(super) fn register(
         record.service_pkey = Pkey(0);
     }
     let pkey = record.service_pkey;
-    let owns = all || has_partition(&request.requester.pkeys, pkey);
+    let owns =
+        all || has_partition(&request.requester.pkeys, pkey) && is_in(cx, record.service_gid, pkey);
     if !mask.contains(Mask::SERVICE_ID | Mask::SERVICE_GID) || !owns {
         return Err(status::SA_REQUEST_INVALID);
     }
@@ -154,6 +155,12 @@ pub(super) fn register(
     let shown = if request.trusted { record.service_key } else { [0; 16] };
     let service_pkey = if all { Pkey::DEFAULT } else { pkey };
     table.push(&ServiceRecord { service_pkey, service_key: shown, ..record })
+}
+
+/// Returns whether a GID may have a service in a partition: a group's, or that of a port in the partition.
+fn is_in(cx: &Context<'_>, gid: Gid, pkey: Pkey) -> bool {
+    let port = cx.model.by_port_guid(gid.guid()).and_then(|at| cx.model.port(at));
+    gid.is_multicast() || port.is_some_and(|port| has_partition(&port.pkeys, pkey))
 }
 
 /// Handles a Delete of ServiceRecord: removes a service.

@@ -42,10 +42,38 @@ fn service_needs_id_gid_and_a_partition_of_the_requester() {
         assert_eq!(set(&mut net, mask, &service(1)), status::SA_REQUEST_INVALID);
     }
     let mask = NEEDED | ServiceRecordMask::SERVICE_PKEY;
-    let foreign = ServiceRecord { service_pkey: Pkey(0x8001), ..service(1) };
+    let service_gid = gid(&net, 2);
+    let foreign = ServiceRecord { service_gid, service_pkey: Pkey(0x8001), ..service(1) };
     assert_eq!(set(&mut net, mask, &foreign), status::SA_REQUEST_INVALID);
-    let own = ServiceRecord { service_pkey: Pkey(0x7fff), ..service(1) };
+    let own = ServiceRecord { service_pkey: Pkey(0x7fff), ..foreign };
     assert_eq!(set(&mut net, mask, &own), 0);
+}
+
+#[test]
+fn service_in_a_partition_needs_the_port_of_its_gid_in_it_until_it_is_deleted() {
+    let mut net = Net::new("switch:3", 0);
+    let mask = NEEDED | ServiceRecordMask::SERVICE_PKEY;
+    let place = net.model.by_lid(Lid(2)).unwrap();
+    net.model.port_mut(place).unwrap().pkeys = [Pkey::DEFAULT, Pkey(0x8001)].into();
+    let alias = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x77));
+    net.model.set_alias(place, 1, alias.guid());
+    let (unknown, group, invalid) = (Gid([7; 16]), Gid([0xff; 16]), status::SA_REQUEST_INVALID);
+    for (service_gid, pkey, expected) in [
+        (gid(&net, 2), 0x8001, 0),
+        (alias, 0x0001, 0),
+        (gid(&net, 3), 0xffff, 0),
+        (gid(&net, 3), 0x8001, invalid),
+        (unknown, 0xffff, invalid),
+        (group, 0x8001, 0),
+    ] {
+        let record = ServiceRecord { service_gid, service_pkey: Pkey(pkey), ..service(1) };
+        assert_eq!(set(&mut net, mask, &record), expected, "{service_gid} {pkey:#x}");
+    }
+    assert_eq!(set(&mut net, NEEDED, &service(1)), 0, "in no partition");
+    net.model.set_alias(place, 1, Guid(0));
+    let gone = ServiceRecord { service_gid: alias, service_pkey: Pkey(1), ..service(1) };
+    assert_eq!(set(&mut net, mask, &gone), invalid);
+    assert_eq!(net.ask(Method::DELETE, SERVICE, mask.bits(), &gone).status, 0);
 }
 
 #[test]
@@ -107,7 +135,8 @@ fn service_key_is_hidden_and_required_to_change_or_delete_the_service() {
 fn services_of_other_partitions_are_not_shown() {
     let mut net = Net::new("switch:2", 0);
     let mask = NEEDED | ServiceRecordMask::SERVICE_PKEY;
-    let record = ServiceRecord { service_pkey: Pkey::DEFAULT, ..service(1) };
+    let service_gid = gid(&net, 2);
+    let record = ServiceRecord { service_gid, service_pkey: Pkey::DEFAULT, ..service(1) };
     assert_eq!(set(&mut net, mask, &record), 0);
     net.asks = Lid(3);
     let place = net.model.by_lid(Lid(3)).unwrap();
@@ -130,7 +159,8 @@ fn service_record_without_pkey_component_has_pkey_zero() {
     let delete = |net: &mut Net| net.ask(Method::DELETE, SERVICE, NEEDED.bits(), &foreign).status;
     assert_eq!(delete(&mut net), 0, "nor is the P_Key of the record looked at");
     // A service in a partition is still found by the record that was returned for it.
-    let own = ServiceRecord { service_pkey: Pkey::DEFAULT, ..service(1) };
+    let service_gid = gid(&net, 2);
+    let own = ServiceRecord { service_gid, service_pkey: Pkey::DEFAULT, ..service(1) };
     assert_eq!(set(&mut net, NEEDED | ServiceRecordMask::SERVICE_PKEY, &own), 0);
     assert_eq!(net.ask(Method::DELETE, SERVICE, NEEDED.bits(), &own).status, 0);
 }
