@@ -323,7 +323,7 @@ impl Administration {
             Outcome::Status(status) => Err(status),
             Outcome::Read(read) => {
                 if row.follows_paths() {
-                    self.links.prepare(model, request.method() != Method::GET);
+                    table.charge(self.links.prepare(model, path::has_many_pairs(&request)));
                 }
                 let view = View { cx, model, state: &self.state, links: &self.links };
                 read(&view, &request, &mut table)

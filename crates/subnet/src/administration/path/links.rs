@@ -14,8 +14,11 @@ use crate::manager::model::Port;
 use crate::topology::PortRef;
 
 /// How many queries a changed model answers before a summary is built. During a sweep, which changes the model all the time,
-/// none is built.
+/// only queries for many paths cause one.
 const STALE_QUESTIONS: u32 = 32;
+
+/// The cost of summarizing a port, in bytes.
+const SUMMARIZE: usize = 16;
 
 /// The most ports that the GUID cache holds.
 const MOST_GUIDS: usize = 1 << 18;
@@ -90,18 +93,21 @@ impl Packed {
 }
 
 impl Links {
-    /// Builds a summary before a query if the model has changed and it pays off. `many`: the answer may be long.
-    pub(in crate::administration) fn prepare(&mut self, model: &Model, many: bool) {
-        let version = model.version();
+    /// Builds a summary before a query if the model has changed and it pays off. `many`: the answer may be long. Returns the cost
+    /// in bytes.
+    pub(in crate::administration) fn prepare(&mut self, model: &Model, many: bool) -> usize {
+        let (version, mut cost) = (model.version(), 0);
         if self.version != Some(version) {
             let asked = if self.seen.0 == version { self.seen.1 } else { 0 };
             self.seen = (version, asked + 1);
             if many || asked >= STALE_QUESTIONS {
                 self.make(model);
                 self.version = Some(version);
+                cost = self.ports.len().saturating_mul(SUMMARIZE);
             }
         }
         self.is_fresh = self.version == Some(version);
+        cost
     }
 
     fn make(&mut self, model: &Model) {

@@ -26,6 +26,14 @@ use super::{Status, View};
 pub(super) use links::Links;
 pub(super) use multi_path::read as read_multi;
 
+/// Returns whether the paths that a request is for may be between many pairs of ports: it is for a table and does not name both ends.
+pub(super) fn has_many_pairs(request: &Request<'_>) -> bool {
+    let mask = PathRecordMask::from_bits_retain(request.mask());
+    let names_source = mask.intersects(PathRecordMask::SGID | PathRecordMask::SLID);
+    let names_destination = mask.intersects(PathRecordMask::DGID | PathRecordMask::DLID);
+    request.method() == Method::GET_TABLE && !(names_source && names_destination)
+}
+
 pub(super) fn read(
     view: &View<'_>,
     request: &Request<'_>,

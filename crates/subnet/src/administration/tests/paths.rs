@@ -507,3 +507,40 @@ fn invalid_multipath_queries_are_refused_with_status() {
     let unknown = MultiPathRecord { dgid_count: 2, ..record };
     assert_eq!(status_of(&mut net, COUNTS, &unknown, true), status::SA_INVALID_GID);
 }
+
+/// Returns whether one of 60 queries is answered busy. `changes`: the model changes before each.
+fn gets_busy(changes: bool, mut ask: impl FnMut(&mut Net) -> u16) -> bool {
+    let mut net = Net::new("switch:20", 0);
+    net.administration.config.table_bytes = 8192;
+    let place = net.model.by_lid(Lid(5)).unwrap();
+    (0..60).any(|_| {
+        if changes {
+            assert!(net.model.port_mut(place).is_some());
+        }
+        ask(&mut net) == status::BUSY
+    })
+}
+
+#[test]
+fn queries_for_all_paths_of_a_port_pay_for_the_summary_of_a_changed_model() {
+    // No port is in this partition, so the answers are empty.
+    let all = |net: &mut Net| {
+        let none = PathRecord { slid: Lid(2), pkey: Pkey(0x8123), ..PathRecord::default() };
+        net.ask(Method::GET_TABLE, ID, (Mask::SLID | Mask::PKEY).bits(), &none).status
+    };
+    assert!(gets_busy(true, all));
+    assert!(!gets_busy(false, all));
+}
+
+#[test]
+fn queries_for_the_paths_of_one_pair_need_no_summary_of_a_changed_model() {
+    let one = |net: &mut Net| {
+        let (mask, record) = between(Lid(2), Lid(3));
+        net.ask(Method::GET_TABLE, ID, mask.bits(), &record).status
+    };
+    let several = |net: &mut Net| {
+        let record = multi(net, &[Lid(2)], &[Lid(3)]);
+        ask_multi(net, COUNTS, &record, true).status
+    };
+    assert!(!gets_busy(true, one) && !gets_busy(true, several));
+}
