@@ -44,7 +44,7 @@ pub fn rmpp_receiver(data: &[u8]) {
         };
         if check(&rmpp).is_ok() && rmpp.kind == RmppType::DATA {
             let mut answers = 0;
-            let arrival = receiver.handle_data(now, id, (), &mad, |back| {
+            let arrival = receiver.handle_data(now, id, id.peer, (), &mad, |back| {
                 answers += 1;
                 assert_eq!(check(&Rmpp::of(&back)), Ok(()), "an answer that breaks the rules");
             });

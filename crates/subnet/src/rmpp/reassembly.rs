@@ -19,9 +19,9 @@ pub struct Limits {
     pub bytes: usize,
     /// The number of incoming messages.
     pub transfers: usize,
-    /// Bytes of incoming messages from one peer.
+    /// Bytes of incoming messages of one share.
     pub peer_bytes: usize,
-    /// The number of incoming messages from one peer.
+    /// The number of incoming messages of one share.
     pub peer_transfers: usize,
     /// The number of complete messages that are remembered. A further one evicts the oldest.
     pub remembered: usize,
@@ -66,37 +66,39 @@ pub enum Arrival {
     Whole(Vec<u8>),
 }
 
-/// Receives messages from peers `P`. Answers go to an address `A`; each transfer keeps that of its first segment.
+/// Receives messages from peers `P`. Answers go to an address `A`; each transfer keeps that of its first segment, and counts
+/// towards the limits of the share `S` of its first segment, which several peers may have in common.
 #[derive(Debug)]
-pub struct Reassembly<P, A> {
+pub struct Reassembly<P, A, S = P> {
     limits: Limits,
-    transfers: BTreeMap<TransferId<P>, Transfer<A>>,
+    transfers: BTreeMap<TransferId<P>, Transfer<A, S>>,
     /// Incomplete transfers by their deadline.
     open: Timers<TransferId<P>>,
     /// Complete transfers by the time when they are forgotten.
     whole: Timers<TransferId<P>>,
-    peers: BTreeMap<P, Usage>,
+    shares: BTreeMap<S, Usage>,
     bytes: usize,
 }
 
 /// A transfer, incomplete or remembered.
 #[derive(Debug)]
-struct Transfer<A> {
+struct Transfer<A, S> {
     receiver: Receiver,
     address: A,
+    share: S,
     deadline: Deadline,
     /// The initial window of a response to this message.
     turned: u32,
 }
 
-/// The resources that a peer uses.
+/// The resources that a share's transfers use.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     transfers: usize,
     bytes: usize,
 }
 
-impl<P: Copy + Ord, A> Reassembly<P, A> {
+impl<P: Copy + Ord, A, S: Copy + Ord> Reassembly<P, A, S> {
     /// Creates a reassembly without transfers.
     pub const fn new(limits: Limits) -> Self {
         Self {
@@ -104,7 +106,7 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
             transfers: BTreeMap::new(),
             open: Timers::new(),
             whole: Timers::new(),
-            peers: BTreeMap::new(),
+            shares: BTreeMap::new(),
             bytes: 0,
         }
     }
@@ -129,18 +131,20 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
         self.transfers.contains_key(id)
     }
 
-    /// Handles a segment from `address` that [`check`](super::check) has passed. Responses are passed to `answer`.
+    /// Handles a segment from `address` that [`check`](super::check) has passed. Responses are passed to `answer`. A transfer
+    /// that the segment begins counts towards the limits of `share`.
     pub fn handle_data(
         &mut self,
         now: Time,
         id: TransferId<P>,
+        share: S,
         address: A,
         mad: &Mad,
         mut answer: impl FnMut(Box<Mad>),
     ) -> Arrival {
         let rmpp = Rmpp::of(mad);
         if !self.knows(&id)
-            && let Err(refusal) = self.begin(now, id, address, mad, &rmpp)
+            && let Err(refusal) = self.begin(now, id, share, address, mad, &rmpp)
         {
             refusal.answer(mad, &mut answer);
             return Arrival::Nothing;
@@ -215,6 +219,7 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
         &mut self,
         now: Time,
         id: TransferId<P>,
+        share: S,
         address: A,
         mad: &Mad,
         rmpp: &Rmpp,
@@ -227,20 +232,20 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
             // A late segment of a transfer that was aborted or forgotten.
             return Err(Refusal::Silence);
         }
-        let theirs = self.peers.get(&id.peer).copied().unwrap_or_default();
+        let theirs = self.shares.get(&share).copied().unwrap_or_default();
         if theirs.transfers >= self.limits.peer_transfers
             || self.open.len() >= self.limits.transfers
         {
             return Err(Refusal::Stop);
         }
         let receiver = Receiver::new(mad);
-        let usage = self.peers.entry(id.peer).or_default();
+        let usage = self.shares.entry(share).or_default();
         usage.transfers += 1;
         usage.bytes += receiver.len();
         self.bytes += receiver.len();
         let mut deadline = Deadline::default();
         self.open.set(&mut deadline, id, now.after(TOTAL_TIME));
-        self.transfers.insert(id, Transfer { receiver, address, deadline, turned: 1 });
+        self.transfers.insert(id, Transfer { receiver, address, share, deadline, turned: 1 });
         Ok(())
     }
 
@@ -277,7 +282,8 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
         let message = transfer.receiver.take();
         self.open.clear(&mut transfer.deadline, *id);
         self.whole.set(&mut transfer.deadline, *id, now.after(REMEMBERED));
-        self.release(id.peer, charged);
+        let share = transfer.share;
+        self.release(share, charged);
         let oldest = self.whole.due(Time::NEVER).next();
         if let Some(oldest) = oldest.filter(|_| self.whole.len() > self.limits.remembered) {
             self.remove(&oldest);
@@ -287,8 +293,9 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
 
     /// Adjusts the bytes that a transfer is charged.
     fn charge(&mut self, id: &TransferId<P>, more: usize, less: usize) -> Result<(), Refusal> {
-        let held = self.transfers.get(id).map_or(0, |t| t.receiver.len());
-        let usage = self.peers.entry(id.peer).or_default();
+        let Some(transfer) = self.transfers.get(id) else { return Ok(()) };
+        let held = transfer.receiver.len();
+        let usage = self.shares.entry(transfer.share).or_default();
         usage.bytes = usage.bytes + more - less.min(usage.bytes);
         self.bytes = self.bytes + more - less.min(self.bytes);
         let limits = &self.limits;
@@ -298,14 +305,14 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
         if fits { Ok(()) } else { Err(Refusal::Stop) }
     }
 
-    /// Releases a transfer of a peer, which was charged `bytes`.
-    fn release(&mut self, peer: P, bytes: usize) {
+    /// Releases a transfer of a share, which was charged `bytes`.
+    fn release(&mut self, share: S, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
-        let Some(usage) = self.peers.get_mut(&peer) else { return };
+        let Some(usage) = self.shares.get_mut(&share) else { return };
         usage.bytes = usage.bytes.saturating_sub(bytes);
         usage.transfers = usage.transfers.saturating_sub(1);
         if usage.transfers == 0 {
-            self.peers.remove(&peer);
+            self.shares.remove(&share);
         }
     }
 
@@ -316,7 +323,7 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
             self.whole.clear(&mut transfer.deadline, *id);
         } else {
             self.open.clear(&mut transfer.deadline, *id);
-            self.release(id.peer, transfer.receiver.len());
+            self.release(transfer.share, transfer.receiver.len());
         }
     }
 }

@@ -88,7 +88,8 @@ impl Transfer {
 
     fn arrive(&mut self, mad: &Mad, copies: &mut impl FnMut(bool, usize) -> usize) {
         let mut back = Vec::new();
-        let arrival = self.receiver.handle_data(self.now, ID, (), mad, |mad| back.push(mad));
+        let arrival =
+            self.receiver.handle_data(self.now, ID, ID.peer, (), mad, |mad| back.push(mad));
         if let Arrival::Whole(message) = arrival {
             self.whole.push(message);
         }
@@ -378,7 +379,7 @@ fn rmpp_reassembly_restores_every_class_and_length() {
 fn begin(receiver: &mut Reassembly<u8, ()>, peer: u8, tid: u64) -> Option<Rmpp> {
     let mut said = None;
     let mad = Transfer::new(message(SA, 1000)).sender_segment();
-    receiver.handle_data(Time(1), TransferId { peer, tid, ..ID }, (), &mad, |mad| {
+    receiver.handle_data(Time(1), TransferId { peer, tid, ..ID }, peer, (), &mad, |mad| {
         said = Some(Rmpp::of(&mad));
     });
     said
@@ -420,7 +421,7 @@ fn oldest_remembered_rmpp_transfer_is_forgotten_beyond_the_limit() {
     let mad = Transfer::new(message(SA, 0)).sender_segment();
     for tid in 0..5 {
         let id = TransferId { tid, ..ID };
-        let arrival = receiver.handle_data(Time(1 + tid), id, (), &mad, |_| {});
+        let arrival = receiver.handle_data(Time(1 + tid), id, id.peer, (), &mad, |_| {});
         assert!(matches!(arrival, Arrival::Whole(_)));
     }
     let known: Vec<_> = (0..5).filter(|&tid| receiver.knows(&TransferId { tid, ..ID })).collect();

@@ -123,6 +123,12 @@ impl Peer {
     pub(super) fn source(packet: &MadPacket) -> Self {
         packet.grh.map_or(Self::Lid(packet.slid), |grh| Self::Gid(grh.sgid))
     }
+
+    /// Returns the peer whose limits count for this one, which has `lid`: the port, whichever of its GIDs and LIDs a packet has.
+    /// All ports are assumed to have the LMC of `port`. Without LIDs it is the peer itself.
+    pub(super) fn share(self, lid: Lid, port: PortId, ports: &impl Ports) -> Self {
+        ports.lid(port).map_or(self, |(_, lmc)| Self::Lid(Lid(lid.0 & !mask(lmc))))
+    }
 }
 
 /// Returns the source address of a packet, as reported to a program.

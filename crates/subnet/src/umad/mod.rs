@@ -20,7 +20,7 @@
 //! Agents with RMPP write and read whole messages, see [`crate::rmpp`].
 //!
 //! Peers are distinguished by LID, or by GID if packets have a global route header. So the device also serves RoCE, whose
-//! ports have no LIDs.
+//! ports have no LIDs. The limits for each peer count by LID where there are LIDs, because a port has many GIDs.
 //!
 //! Differences from Linux: while a response of several MADs arrives, each segment restarts the request's timer and retries. A
 //! request whose transfer the peer aborts ends at once with [`UserMad::ABORTED`], instead of never.

@@ -28,6 +28,8 @@ pub(super) struct Transaction {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) transaction: Transaction,
+    /// The peer whose limits a response counts towards; none for a request.
+    share: Option<Peer>,
     pub(super) agent: super::AgentNumber,
     /// The record that the program reads on failure: the one that it wrote, with only the header of the MAD.
     pub(super) record: UserMad,
@@ -58,6 +60,7 @@ impl Body {
 impl Pending {
     pub(super) fn new(
         transaction: Transaction,
+        share: Option<Peer>,
         agent: super::AgentNumber,
         record: UserMad,
         envelope: Envelope,
@@ -66,7 +69,7 @@ impl Pending {
         let timeout = Duration::from_millis(record.timeout_ms.into());
         let retries_left = record.retries;
         let deadline = Deadline::default();
-        Self { transaction, agent, record, envelope, body, timeout, retries_left, deadline }
+        Self { transaction, share, agent, record, envelope, body, timeout, retries_left, deadline }
     }
 
     /// Returns the sender, while its message is not acknowledged.
@@ -106,17 +109,17 @@ impl Sends {
         self.bytes
     }
 
-    /// Returns the unfinished responses to a peer.
-    pub(super) fn responses_to(&self, peer: Peer) -> Responses {
-        self.responses.get(&peer).copied().unwrap_or_default()
+    /// Returns the unfinished responses to a peer, by its share.
+    pub(super) fn responses_to(&self, share: Peer) -> Responses {
+        self.responses.get(&share).copied().unwrap_or_default()
     }
 
     pub(super) fn insert(&mut self, pending: Pending) -> SendId {
         let id = self.next;
         self.next += 1;
         self.bytes += pending.body.len();
-        if pending.transaction.response {
-            let to_peer = self.responses.entry(pending.transaction.peer).or_default();
+        if let Some(share) = pending.share {
+            let to_peer = self.responses.entry(share).or_default();
             to_peer.count += 1;
             to_peer.bytes += pending.body.len();
         }
@@ -128,14 +131,13 @@ impl Sends {
     pub(super) fn remove(&mut self, id: SendId) -> Option<Pending> {
         let mut pending = self.pending.remove(&id)?;
         self.bytes -= pending.body.len();
-        let peer = pending.transaction.peer;
-        if let Some(to_peer) =
-            self.responses.get_mut(&peer).filter(|_| pending.transaction.response)
+        if let Some(share) = pending.share
+            && let Some(to_peer) = self.responses.get_mut(&share)
         {
             to_peer.count -= 1;
             to_peer.bytes -= pending.body.len();
             if to_peer.count == 0 {
-                self.responses.remove(&peer);
+                self.responses.remove(&share);
             }
         }
         self.transactions.remove(&(pending.transaction, id));

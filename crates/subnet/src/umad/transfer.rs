@@ -80,13 +80,15 @@ impl Umad {
         let request = if inbound.response { self.request_of(inbound, ports) } else { None };
         let port = inbound.agent.port;
         let back = Envelope::answer(port, inbound.packet, ports);
+        let (agent, peer) = id.peer;
+        let share = (agent, peer.share(inbound.packet.slid, port, ports));
         let Some(open) = self.files.get_mut(&inbound.agent.file) else { return };
         if inbound.response && request.is_none() && !open.incoming.knows(&id) {
             self.counters.no_transfer += 1;
             return;
         }
         let counters = &mut self.counters;
-        let arrival = open.incoming.handle_data(now, id, back, &inbound.packet.mad, |mad| {
+        let arrival = open.incoming.handle_data(now, id, share, back, &inbound.packet.mad, |mad| {
             counters.sent += 1;
             sink.transmit(port, back.packet(mad));
         });

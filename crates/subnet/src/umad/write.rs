@@ -7,7 +7,7 @@ use core::mem;
 use rdmux_wire::Rmpp;
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 
-use super::address::Envelope;
+use super::address::{Envelope, Peer};
 use super::sends::{Body, Pending, Responses, SendId, Transaction};
 use super::{AgentNumber, Errno, File, FileId, MAX_AGENTS, Ports, Umad, UmadSink, UserMad};
 use crate::Time;
@@ -26,6 +26,8 @@ struct Plan {
     agent: AgentNumber,
     envelope: Envelope,
     transaction: Transaction,
+    /// The peer whose limits a response counts towards; none for a request.
+    share: Option<Peer>,
     /// The initial window, if it is sent in segments.
     segments: Option<u32>,
 }
@@ -63,8 +65,8 @@ impl Umad {
                 sink.transmit(open.port, plan.envelope.packet(single));
             }
             body => {
-                let Plan { agent, envelope, transaction, .. } = plan;
-                let pending = Pending::new(transaction, agent, mad, envelope, body);
+                let Plan { agent, envelope, transaction, share, .. } = plan;
+                let pending = Pending::new(transaction, share, agent, mad, envelope, body);
                 let id = open.sends.insert(pending);
                 self.start(now, file, id, sink);
                 self.settle(file);
@@ -115,21 +117,23 @@ impl Umad {
         if !by_itself && is_outstanding(open, &transaction) {
             return Err(Errno::Inval);
         }
+        let share = transaction.peer.share(envelope.dlid, open.port, ports);
+        let share = written.response.then_some(share);
         if in_segments || mad.timeout_ms > 0 {
-            self.has_room(open, &transaction, mad.data.len())?;
+            self.has_room(open, share, mad.data.len())?;
         }
         let segments = in_segments.then(|| first_window(open, number, &envelope, &written));
-        Ok(Plan { agent: number, envelope, transaction, segments })
+        Ok(Plan { agent: number, envelope, transaction, share, segments })
     }
 
-    fn has_room(&self, open: &File, of: &Transaction, len: usize) -> Result<(), Errno> {
+    fn has_room(&self, open: &File, share: Option<Peer>, len: usize) -> Result<(), Errno> {
         let (config, len) = (&self.config, len.max(MAD_LEN));
         let fits = open.sends.len() < config.outstanding
             && open.sends.bytes().saturating_add(len) <= config.bytes;
-        let Responses { count, bytes } = open.sends.responses_to(of.peer);
-        let fits_peer = !of.response
-            || count < config.responses_to_peer
-                && bytes.saturating_add(len) <= config.bytes_to_peer;
+        let fits_peer = share.is_none_or(|share| {
+            let Responses { count, bytes } = open.sends.responses_to(share);
+            count < config.responses_to_peer && bytes.saturating_add(len) <= config.bytes_to_peer
+        });
         if fits && fits_peer { Ok(()) } else { Err(Errno::NoMem) }
     }
 

@@ -248,7 +248,7 @@ fn peer_that_acknowledges_nothing_leaves_room_for_others() {
             answer(&mut net, tid, to(A)).unwrap();
         }
         assert_eq!(answer(&mut net, 3, to(A)), Err(Errno::NoMem));
-        answer(&mut net, 3, by_gid(A)).unwrap();
+        answer(&mut net, 3, UserAddress { lid: Lid(77), ..to(A) }).unwrap();
         net.write(server, request(mad(SA, GET, 4), to(A))).unwrap();
         // Nothing was acknowledged, and in the end nothing is outstanding.
         while net.pass() {
@@ -258,6 +258,56 @@ fn peer_that_acknowledges_nothing_leaves_room_for_others() {
         for tid in 0..3 {
             answer(&mut net, tid, to(A)).unwrap();
         }
+    }
+}
+
+/// Returns the first packet of a message from A to B, as sent by a port with LIDs 20 to 23 with each of 33 GIDs, eight times.
+fn from_many_gids(net: &mut Net, client: FileId, message: Vec<u8>) -> Vec<MadPacket> {
+    net.write(client, request(message, UserAddress { lid: to(B).lid, ..by_gid(B) })).unwrap();
+    let first = net.on_the_way().remove(0);
+    let copies = (0..33 * 8).map(|n: u16| {
+        let (mut packet, [_, gid]) = (first.clone(), (n % 33).to_be_bytes());
+        packet.slid = Lid(20 + n % 4);
+        packet.grh.as_mut().expect("a global route header").sgid.0[15] = gid;
+        packet.mad[12..14].copy_from_slice(&n.to_be_bytes());
+        packet
+    });
+    copies.collect()
+}
+
+#[test]
+fn port_with_many_gids_leaves_room_for_other_ports() {
+    let limits = rmpp::Limits { transfers: 16, peer_transfers: 4, ..rmpp::Limits::default() };
+    let config =
+        Config { outstanding: 16, responses_to_peer: 4, incoming: limits, ..Config::default() };
+    let mut net = Net::with(config);
+    let (server, client) = pair(&mut net);
+    for packet in from_many_gids(&mut net, client, long(GET_MULTI, 9, 1000)) {
+        net.arrive(B, &packet);
+    }
+    let sent = net.on_the_way();
+    let begun = sent.iter().filter(|packet| rmpp_of(packet).kind == RmppType::ACK).count();
+    assert_eq!((sent.len(), begun), (33 * 8, 4), "the others were stopped");
+    for packet in from_many_gids(&mut net, client, mad(SA, GET_TABLE, 10)) {
+        net.arrive(B, &packet);
+    }
+    let table = long(GET_TABLE | RESPONSE, 0, 1000);
+    let mut answered = 0;
+    while let Some(asked) = net.read(server) {
+        let written = net.write(server, response(&asked, table.clone()));
+        assert!(matches!(written, Ok(()) | Err(Errno::NoMem)));
+        answered += usize::from(written.is_ok());
+    }
+    assert_eq!(answered, 4);
+    net.out.sent.clear();
+    // Another port.
+    for question in [mad(SA, GET_TABLE, 11), long(GET_MULTI, 12, 1000)] {
+        net.write(client, request(question, to(B))).unwrap();
+        net.deliver();
+        let asked = net.read(server).expect("the request");
+        net.write(server, response(&asked, long(asked.data[3] | RESPONSE, 0, 1000))).unwrap();
+        net.deliver();
+        assert!(net.read(client).is_some_and(|answer| answer.status == 0));
     }
 }
 
