@@ -28,6 +28,9 @@ const ANY_PRODUCER: Producer = Producer(0x00ff_ffff);
 const REPORT_TID: u32 = 0x02da_0000;
 const REPORT_TIDS: u32 = 0x1_0000;
 
+/// How many transaction IDs must be free for each unanswered Report of a port.
+const REPORT_SHARE: usize = 1024;
+
 /// Security traps, which only their issuer and trusted clients receive.
 const SECURITY: core::ops::RangeInclusive<u16> = 256..=259;
 
@@ -140,7 +143,11 @@ impl Subscriptions {
         }
     }
 
+    /// Returns whether a port has as many unanswered Reports as it may have: at most one for each [`REPORT_SHARE`] transaction IDs that
+    /// are free. So the more Reports ports leave unanswered, the fewer each may, and others still get theirs.
     fn is_behind(&self, port: Guid, most: usize) -> bool {
+        let free = (REPORT_TIDS as usize).saturating_sub(self.outstanding.len());
+        let most = most.min(free.div_ceil(REPORT_SHARE));
         self.behind.get(&port).is_some_and(|behind| *behind >= most)
     }
 

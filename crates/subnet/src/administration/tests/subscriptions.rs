@@ -1,11 +1,14 @@
 //! Which subscriptions are accepted, and the security rules of their Reports and records.
 
 use rdmux_wire::sa::{InformInfo, InformInfoRecord};
-use rdmux_wire::sm::{Notice, Producer, Trap};
+use rdmux_wire::sm::{LocalChange, Notice, Producer, Trap};
 use rdmux_wire::{Pkey, Qpn};
 
 use super::registrations::{everything, gid, reports, subscribe, to_trap};
 use super::*;
+
+/// The number of Reports that can be unanswered at a time.
+const REPORT_TIDS: usize = 0x1_0000;
 
 #[test]
 fn repeated_subscription_with_the_sa_key_becomes_trusted_and_stays_it() {
@@ -106,4 +109,26 @@ fn queue_pair_of_a_subscription_is_shown_only_with_the_sa_key() {
         let seen = net.table(InformInfoRecord::ATTR_ID, 0, &InformInfoRecord::default());
         assert_eq!(seen.iter().map(|record| record.inform_info.qpn).collect::<Vec<_>>(), [qpn]);
     }
+}
+
+#[test]
+fn ports_that_answer_no_report_leave_room_for_another_port() {
+    let mut net = Net::new("fattree:1100", 0);
+    let lids: Vec<_> = net.ports().iter().map(|(_, lid)| lid.0).collect();
+    let (&last, others) = lids.split_last().expect("ports");
+    assert!(others.len() > 1024);
+    for &lid in others {
+        assert_eq!(subscribe(&mut net, lid, &to_trap(144)), 0);
+    }
+    let raise = |net: &mut Net, number| {
+        let change = LocalChange { lid: Lid(last), ..LocalChange::default() };
+        let notice = Notice::new(&Trap::Local(change), Producer::CA, Lid(last));
+        let notice = Notice { trap_number: number, ..notice };
+        net.administration.handle_notice(net.now, &net.model, &notice, &mut net.out);
+        core::mem::take(&mut net.out.sent).len()
+    };
+    let sent: usize = (0..64).map(|_| raise(&mut net, 144)).sum();
+    assert!((16 * others.len()..REPORT_TIDS).contains(&sent), "{sent}");
+    assert_eq!(subscribe(&mut net, last, &to_trap(145)), 0);
+    assert_eq!((0..16).map(|_| raise(&mut net, 145)).sum::<usize>(), 16);
 }
