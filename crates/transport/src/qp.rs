@@ -353,8 +353,10 @@ impl Qp {
 
     /// Reports that the peer's process has died, which a lossless link does not show by silence. Outstanding work fails
     /// as after the last retry, [`PEER_GONE`] from now: by then a program that exits when its peer does has exited.
+    /// An unreliable service learns nothing about its peer, so its queue pair continues.
     pub fn peer_gone(&mut self, now: Time) {
-        if matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+        let runs = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        if runs && self.qp_type.is_reliable() {
             self.req.peer_gone(now.after(PEER_GONE));
         }
     }

@@ -11,8 +11,8 @@ use crate::time::Time;
 pub(crate) enum Timer {
     /// The peer's process has died, which a lossless link does not show by silence.
     ///
-    /// Started by `Qp::peer_gone`, for [`PEER_GONE`](crate::qp::PEER_GONE). Later calls do not move it. Stopped when the
-    /// queue pair enters ERR or RESET. Expiry fails the oldest request with the status of an exceeded retry count, and
+    /// Started by `Qp::peer_gone` of a reliable service, for [`PEER_GONE`](crate::qp::PEER_GONE). Later calls do not
+    /// move it. Stopped when the queue pair enters ERR or RESET. Expiry fails the oldest request with the status of an exceeded retry count, and
     /// the queue pair.
     PeerGone,
     /// The peer has no receive posted, and has named a time to wait (IBTA 9.7.5.2.8).

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use lab::{Lab, Node, caps};
 use rdmux_link::Producer;
+use rdmux_link::ring::DEFAULT_CAPACITY;
 use rdmux_testing::qp::{connected_to, steps};
 use rdmux_verbs::Pd;
 use rdmux_verbs::control::{Control, ControlEvent, RingPeer};
@@ -86,6 +87,35 @@ fn messages_sent_before_the_exit_of_a_process_are_received() {
     assert_eq!(to.cq.poll(&mut came), came.len());
     let received = came.iter().filter(|done| done.status == WcStatus::Success).count();
     assert_eq!(received, came.len());
+}
+
+/// No thread empties the ring any more, so packets that find it full are lost.
+#[test]
+fn uc_sends_complete_after_the_exit_of_the_peers_process() {
+    const LEN: usize = 16 << 10;
+    const SENDS: usize = 2 * DEFAULT_CAPACITY / LEN;
+    let lab = Lab::new(true);
+    let [from, to] = ["127.77.207.5"; 2].map(|ip| {
+        let (device, control) = lab.driven_process(ip);
+        let pd = Pd::new(&device);
+        let caps = QpCaps { max_send_wr: 1000, ..caps() };
+        Node::with_caps((device, control), &pd, (QpType::Uc, caps), LEN, None)
+    });
+    from.connect(&to);
+    assert!(from.qp.is_same_host());
+    let mut done = vec![Completion::EMPTY; 2 * SENDS];
+    (0..SENDS as u64).for_each(|n| from.send(n, SendOp::Send, 0, LEN));
+    from.device.drain();
+    let before = from.cq.poll(&mut done);
+    assert!(before < SENDS, "the ring is full");
+    to.control.leave();
+    from.control.tell(ControlEvent::PeerGone { slot: to.control_slot() });
+    from.device.drive();
+    (0..SENDS as u64).for_each(|n| from.send(n, SendOp::Send, 0, LEN));
+    from.device.drain();
+    assert_eq!(before + from.cq.poll(&mut done[before..]), 2 * SENDS);
+    assert!(done.iter().all(|done| done.status == WcStatus::Success));
+    assert_eq!(from.qp.state(), QpState::Rts);
 }
 
 /// The peer has opened its end, and would send by the ring what this process expects by the network.

@@ -136,3 +136,18 @@ fn first_packet_of_uc_in_rtr_raises_comm_est() {
     p.run();
     assert_eq!(p.b.w.events, [QpEvent::CommEst]);
 }
+
+/// An unreliable connection learns nothing about its peer (IBTA 9.8.2): its sends complete when they have left.
+#[test]
+fn uc_stays_in_rts_after_its_peer_is_gone() {
+    let mut p = Pair::new(QpType::Uc);
+    p.a.recv(9, 0, 1);
+    p.a.qp.peer_gone(p.now);
+    assert_eq!(p.a.qp.poll_timeout(), None);
+    p.now = p.now.after(rdmux_transport::qp::PEER_GONE);
+    p.a.qp.handle_timeout(p.now, &mut p.a.w);
+    assert_eq!((p.a.w.statuses(), p.a.qp.state()), (vec![], QpState::Rts));
+    p.a.send(1, SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) }, 0, 10);
+    p.a.poll(p.now);
+    assert_eq!(p.a.w.statuses(), [(1, OK)]);
+}

@@ -581,8 +581,8 @@ impl Engine {
         }
     }
 
-    /// Handles the end of a process of this host, or of one of another host with rings to this process: queue pairs connected to
-    /// it will be flushed. Messages and acknowledgements that it sent before count.
+    /// Handles the end of a process of this host, or of one of another host with rings to this process: reliable queue pairs
+    /// connected to it will be flushed. Messages and acknowledgements that it sent before count.
     fn peer_gone(&self, device: &Arc<Device>, slot: u16) {
         self.drain(device);
         self.take_rest(device, slot);

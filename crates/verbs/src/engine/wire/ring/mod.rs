@@ -99,6 +99,8 @@ struct Tx {
     ring: Producer,
     packets: u64,
     bytes: u64,
+    /// Whether the process at the other end is gone.
+    is_gone: bool,
 }
 
 impl Tx {
@@ -203,6 +205,8 @@ impl Neighbour {
         let mut tx = self.tx.lock();
         match self.wire.send(&mut tx.ring, &path, frame) {
             Ok(()) => {}
+            // No thread will make room: lost, as on the way to a port that has no queue pair any more.
+            Err(LinkError::Busy) if tx.is_gone => {}
             Err(error) => {
                 match error {
                     LinkError::Busy => count(device, Counter::TxBusy),
@@ -413,6 +417,7 @@ impl Neighbours {
         self.rings.write().retain(|(s, ring)| {
             let stays = *s != slot;
             if !stays {
+                ring.tx.lock().is_gone = true;
                 ring.ignore(device);
             }
             stays
@@ -474,7 +479,7 @@ impl Neighbours {
             let heard = device.engine().waiter.listen_to(bell);
             heard.map_err(VerbsError::os("watch the doorbell of a process"))?;
         }
-        let tx = Mutex::new(Tx { ring: tx, packets: 0, bytes: 0 });
+        let tx = Mutex::new(Tx { ring: tx, packets: 0, bytes: 0, is_gone: false });
         let reach = reach(device);
         let ring = Arc::new(Neighbour { tx, wire, reach });
         ends.push((slot, ring.clone()));
