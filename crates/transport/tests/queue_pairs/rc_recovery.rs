@@ -274,6 +274,26 @@ fn duplicate_read_of_deregistered_memory_is_dropped_and_qp_stays_in_rts() {
     assert_eq!((p.b.qp.state(), p.b.qp.wants_ack()), (QpState::Rts, false));
 }
 
+/// The requester has lost the beginning of the response, and the responder has not sent the rest.
+#[test]
+fn memory_lost_before_a_response_was_sent_whole_is_remote_access_error_after_a_retry() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, read(0), 0, 5000);
+    p.a.poll(p.now);
+    let request = p.a.w.packets.pop_front().unwrap();
+    p.b.feed(p.now, &request, 1);
+    p.b.qp.poll_transmit(p.now, 2, &mut p.b.w);
+    p.b.w.packets.clear();
+    assert!(p.tick());
+    p.a.poll(p.now);
+    let retry = p.a.w.packets.pop_front().unwrap();
+    p.b.feed(p.now, &retry, 1);
+    p.b.w.memory.rights = Access::LOCAL_WRITE;
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::RemAccessErr)]);
+    assert_eq!(p.b.qp.state(), QpState::Err);
+}
+
 #[test]
 fn window_bounds_packets_in_flight_and_grows_with_acks() {
     let mut p = Pair::new(QpType::Rc);

@@ -45,7 +45,7 @@ pub(super) struct Resource {
     pub(super) msn: u32,
     /// Packets of the response: the first of those last requested, the next to send, the end.
     pub(super) begin: u32,
-    /// Whether the request has been answered before.
+    /// Whether the request has been answered before, to the end of its response.
     pub(super) replayed: bool,
     pub(super) next: u32,
     pub(super) stop: u32,
@@ -197,8 +197,8 @@ impl Resources {
         if !to_the_end && !reth.dma_len.is_multiple_of(mtu) {
             return;
         }
+        slot.replayed |= slot.next >= slot.npsn;
         (slot.begin, slot.next, slot.stop) = (from, from, from + npsn);
-        slot.replayed = true;
         self.rewind(index);
     }
 
@@ -319,6 +319,25 @@ mod tests {
         assert!(!list.pending(), "another shared receive queue");
         list.replay_atomic(Psn::new(13));
         assert!(!list.pending(), "a READ is no atomic");
+    }
+
+    #[test]
+    fn response_counts_as_replayed_only_once_it_was_sent_to_its_end() {
+        let mut list = Resources::default();
+        list.resize(1);
+        list.push(Resource::read(Psn::new(0), 10, &reth(0, 10_000), SRQN, 0)).unwrap();
+        let again = |list: &mut Resources, from: u32, len: u32, sends: u32| {
+            list.replay_read(Psn::new(from), &reth(u64::from(from) * 1024, len), SRQN, 1024);
+            let replayed = list.current().unwrap().replayed;
+            (0..sends).for_each(|_| list.sent_one());
+            replayed
+        };
+        assert!(!again(&mut list, 0, 10_000, 3));
+        assert!(!again(&mut list, 0, 2048, 2), "sent as far as its third packet");
+        assert!(!again(&mut list, 0, 10_000, 10), "the part was sent whole");
+        assert!(again(&mut list, 0, 2048, 2));
+        assert!(again(&mut list, 0, 10_000, 1), "also after a part");
+        assert!(again(&mut list, 0, 10_000, 1), "also if a later one was not sent whole");
     }
 
     /// A network may duplicate a request long after its response arrived.
