@@ -165,6 +165,30 @@ fn sqd_drains_a_partly_sent_uc_message_and_raises_sq_drained() {
     assert_eq!((p.a.w.statuses(), p.a.w.events.clone()), (vec![(1, OK)], vec![QpEvent::SqDrained]));
 }
 
+/// Requests that have started complete, whatever the limit for new ones has become.
+#[test]
+fn max_rd_atomic_zero_in_sqd_lets_started_reads_and_atomics_finish() {
+    let mut p = Pair::with(QpType::Rc, |a| a.max_rd_atomic = 1);
+    let read = SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) };
+    let add = SendOp::FetchAdd { remote_addr: 0, rkey: Rkey(KEY), add: 1 };
+    for (first, len, second) in [(read, 200_000, 0), (read, 8, 8)] {
+        p.a.send(1, first, 0, len);
+        (0..second / 8).for_each(|_| p.a.send(2, add, 0, second));
+        p.a.poll(p.now);
+        assert_eq!(p.a.w.packets.len(), 1, "only one at a time");
+        let sqd = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..attributes(1, 2) };
+        modify(&mut p.a, &sqd, AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY).unwrap();
+        let none = QpAttr { max_rd_atomic: 0, ..sqd };
+        modify(&mut p.a, &none, AttrMask::STATE | AttrMask::MAX_QP_RD_ATOMIC).unwrap();
+        p.run();
+        assert!(p.a.w.statuses().iter().all(|(_, status)| *status == OK));
+        assert_eq!(std::mem::take(&mut p.a.w.events), [QpEvent::SqDrained]);
+        let one = QpAttr { max_rd_atomic: 1, ..sqd };
+        modify(&mut p.a, &one, AttrMask::STATE | AttrMask::MAX_QP_RD_ATOMIC).unwrap();
+        p.a.step(&attributes(1, 2), QpState::Rts);
+    }
+}
+
 #[test]
 fn reset_discards_requests_without_completions_and_qp_is_reusable() {
     let mut p = Pair::new(QpType::Rc);

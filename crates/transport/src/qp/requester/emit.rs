@@ -249,9 +249,7 @@ impl Qp {
         let end = wqe.npsn.min((offset / chunk + 1) * chunk);
         let npsn = end - offset;
         let in_flight = self.in_flight(psn);
-        if self.req.rd_in_flight >= u32::from(self.attr.max_rd_atomic)
-            || in_flight != 0 && in_flight + npsn > self.req.window.size()
-        {
+        if !self.may_query() || in_flight != 0 && in_flight + npsn > self.req.window.size() {
             return Step::Nothing;
         }
         let done = offset * self.mtu;
@@ -268,9 +266,7 @@ impl Qp {
     fn transmit_atomic<E: Env>(&mut self, now: Time, row: &TxRow, more: bool, env: &mut E) -> Step {
         let wqe = self.sq.get(self.req.cursor);
         let psn = wqe.first;
-        if self.req.rd_in_flight >= u32::from(self.attr.max_rd_atomic)
-            || self.in_flight(psn) >= self.req.window.size()
-        {
+        if !self.may_query() || self.in_flight(psn) >= self.req.window.size() {
             return Step::Nothing;
         }
         let mut bth = self.bth(row.opcode(self.qp_type, true, true), psn, self.own_pkey(env));
@@ -282,6 +278,13 @@ impl Qp {
             compare: if wqe.kind == TxKind::CmpSwap { wqe.compare } else { 0 },
         });
         self.transmit_query(now, psn, (1, true), &header, more, env)
+    }
+
+    /// Returns whether another READ or atomic of a started entry may be outstanding. One always may: the limit may
+    /// have become 0 in SQD since the entry started, and the entry must still complete.
+    #[inline]
+    fn may_query(&self) -> bool {
+        self.req.rd_in_flight < u32::from(self.attr.max_rd_atomic).max(1)
     }
 
     /// Sends a request whose response takes `npsn` PSNs. `whole` is set if it ends its entry.
