@@ -128,6 +128,21 @@ fn long_direct_copy_waits_for_earlier_requests_to_complete() {
 }
 
 #[test]
+fn zero_length_write_or_read_does_not_keep_later_requests_from_waiting_for_direct_copies() {
+    for op in [write(FAR), read(FAR)] {
+        let mut p = pair();
+        p.a.send(1, op, 0, 0);
+        p.run();
+        p.b.recv(7, 0, 64);
+        p.a.send(2, SendOp::Send, 0, 64);
+        p.a.send(3, write(FAR), 0, 64 << 10);
+        p.run();
+        assert_eq!(p.a.w.by_reference.copies, [64 << 10]);
+        assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK), (3, OK)]);
+    }
+}
+
+#[test]
 fn failed_direct_copy_falls_back_to_packets_and_reports_their_errors() {
     let mut p = pair();
     p.a.w.by_reference.peer = None;

@@ -54,6 +54,9 @@ impl Qp {
         }
         let done = self.req.copied;
         let len = (wqe.len - done).min(CHUNK);
+        if len == 0 {
+            return None;
+        }
         let copy = Direct {
             write,
             dest_qpn: self.attr.dest_qpn,
@@ -67,7 +70,7 @@ impl Qp {
         let ends = done + len == wqe.len;
         // If this fails, packets transfer the whole request.
         self.req.copied = 0;
-        if len == 0 || !env.direct(&copy) {
+        if !env.direct(&copy) {
             self.req.unwilling = UNWILLING;
             return None;
         }
