@@ -193,9 +193,14 @@ impl PortTable {
         claims.min_by_key(|c| (c.ip.is_unspecified(), c.ip != ip)).map(|c| c.id)
     }
 
+    /// Returns the listeners of a port, at any address.
+    pub(crate) fn listeners(&self, port: u16) -> impl Iterator<Item = IdHandle> {
+        self.ports.get(&port).into_iter().flatten().filter(|c| c.listening).map(|c| c.id)
+    }
+
     /// Returns whether there is a listener, at any address.
     pub(crate) fn is_listened_to(&self, port: u16) -> bool {
-        self.ports.get(&port).is_some_and(|claims| claims.iter().any(|c| c.listening))
+        self.listeners(port).next().is_some()
     }
 
     /// Releases a port.

@@ -10,7 +10,7 @@ use rdmux_cm::{
     LocalAddress, MadPath, Manager, PathData, PortSpace, Time,
 };
 use rdmux_transport::attr::{QpType, TransportType};
-use rdmux_wire::cm::{CmMad, Message, Rej, RejReason, Req};
+use rdmux_wire::cm::{CmMad, Message, Rej, RejReason, Req, SidrStatus};
 use rdmux_wire::sa::{PathRecord, Rate};
 use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qpn, ServiceId};
 
@@ -215,13 +215,19 @@ fn ib_listeners_are_matched_by_service_id_pkey_and_tcp_port() {
     // A port encoded as a service ID, which IP addresses share.
     let tcp = ServiceId::from_port(PortSpace::Tcp.code(), 7174);
     let port = server.listener(PortSpace::Tcp, IbAddr::new(server.gid, tcp));
+    let of_port = |port| ServiceId::from_port(PortSpace::Tcp.code(), port);
+    let at_port = IbAddr { pkey: Pkey(0x8005), ..IbAddr::new(server.gid, of_port(7176)) };
+    server.listener(PortSpace::Tcp, at_port);
     for (sid, pkey, heard) in [
         (ServiceId(0x77), 0x8005, Some(first)),
         (ServiceId(0x77), 0xffff, None),
         (ServiceId(0x78), 0xffff, Some(any)),
         (ServiceId(0x79), 0xffff, None),
         (tcp, 0xffff, Some(port)),
+        (of_port(7175), 0xffff, None),
+        (of_port(7176), 0xffff, None),
     ] {
+        let missed = server.cm.counters().no_listener;
         let to = IbAddr { pkey: Pkey(pkey), ..IbAddr::new(server.gid, sid) };
         let record = PathRecord { pkey: Pkey(pkey), ..client.record_to(&server, 0) };
         let id = client.along(to.into(), &[data(PathData::PRIMARY | BOTH, record)]).unwrap();
@@ -232,12 +238,31 @@ fn ib_listeners_are_matched_by_service_id_pkey_and_tcp_port() {
                 let request = server.event(EventKind::ConnectRequest);
                 assert_eq!(request.listen_id, Some(listener), "{sid} {pkey:#x}");
             }
-            None => assert!(matches!(
-                server.refusal().reason,
-                RejReason::INVALID_SERVICE_ID | RejReason::CONSUMER_DEFINED
-            )),
+            None => {
+                assert_eq!(server.refusal().reason, RejReason::INVALID_SERVICE_ID, "{sid}");
+                let of_port = u64::from(sid.port().is_some());
+                assert_eq!(server.cm.counters().no_listener, missed + of_port, "{sid}");
+            }
         }
     }
+}
+
+#[test]
+fn sidr_req_by_gid_for_a_port_without_listener_is_unsupported_service_id() {
+    let (mut server, mut client) = (Host::new(1), Host::new(2));
+    let port = ServiceId::from_port(PortSpace::Udp.code(), 7174);
+    let records = [data(PathData::PRIMARY | BOTH, client.record_to(&server, 0))];
+    let id = client.cm.create_id(CLIENT, PortSpace::Ib, QpType::Ud, 0).unwrap();
+    let (to, sink) = (IbAddr::new(server.gid, port), &mut client.out);
+    client.cm.resolve_along(Time::ZERO, id, (None, to.into()), &records, false, sink).unwrap();
+    client.event(EventKind::RouteResolved);
+    client.cm.connect(Time::ZERO, id, &ConnParam::default(), &mut client.out).unwrap();
+    let (_, mad) = client.out.mads.pop_front().unwrap();
+    let Message::SidrReq(req) = CmMad::parse(&mad).unwrap().message else { panic!("no SIDR_REQ") };
+    server.take(&client, req);
+    let (_, mad) = server.out.mads.pop_front().unwrap();
+    let Message::SidrRep(rep) = CmMad::parse(&mad).unwrap().message else { panic!("no SIDR_REP") };
+    assert_eq!(rep.status, SidrStatus::UNSUPPORTED_SERVICE_ID);
 }
 
 #[test]

@@ -194,16 +194,21 @@ impl Manager {
         let senseless = || Refusal::Reason(RejReason::CONSUMER_DEFINED, None);
         let Some((ps, port)) = service_id.port() else { return Err(nobody) };
         let Some(ps) = PortSpace::from_code(ps) else { return Err(nobody) };
+        // A listener with a native address takes no requests with IP addresses.
+        let is_ip = |id: &IdHandle| {
+            self.ids.get(id).is_some_and(|i| i.local.is_some_and(|a| a.ib().is_none()))
+        };
+        let table = self.ports.get(&ps);
+        if !table.is_some_and(|table| table.listeners(port).any(|id| is_ip(&id))) {
+            self.cm.counters.no_listener += 1;
+            return Err(nobody);
+        }
         let header = IpHeader::parse(private_data).map_err(|_| {
             self.cm.counters.bad_field += 1;
             senseless()
         })?;
         let (src, dst) = (header.addrs.src(), header.addrs.dst());
-        let listener = self.ports.get(&ps).and_then(|table| table.listener(port, dst));
-        // A listener with a native address takes no requests with IP addresses.
-        let is_ip = |id: &IdHandle| {
-            self.ids.get(id).is_some_and(|i| i.local.is_some_and(|a| a.ib().is_none()))
-        };
+        let listener = table.and_then(|table| table.listener(port, dst));
         let Some(listener) = listener.filter(is_ip) else {
             self.cm.counters.no_listener += 1;
             return Err(nobody);
