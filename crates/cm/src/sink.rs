@@ -150,8 +150,8 @@ pub struct OnlyDevice {
 
 /// A query that the driver answers with
 /// [`Manager::handle_resolved`](crate::Manager::handle_resolved) or
-/// [`Manager::handle_resolve_failed`](crate::Manager::handle_resolve_failed), once, or not at all after its timeout. The
-/// next query of an id cancels earlier ones, which must not be answered any more.
+/// [`Manager::handle_resolve_failed`](crate::Manager::handle_resolve_failed), once, or not at all after
+/// [`Sink::cancel_resolve`]. The next query of an id cancels earlier ones, which must not be answered any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
     /// The destination.
@@ -223,6 +223,9 @@ pub trait Sink {
     fn event(&mut self, channel: ChannelId, event: Event);
     /// Queries the route to an address.
     fn resolve(&mut self, id: IdHandle, query: RouteQuery);
+    /// Cancels a query for a route that was not answered, because of its timeout or because the id or its device is gone. A
+    /// late answer is ignored. A driver that answers at once has nothing to do here.
+    fn cancel_resolve(&mut self, _id: IdHandle) {}
     /// Queries the path to a peer whose address is resolved. A driver for RoCE and iWARP answers at
     /// once, with [`PathQuery::by_address`].
     fn query_path(&mut self, id: IdHandle, query: PathQuery);

@@ -281,6 +281,40 @@ fn resolve_addr_raises_addr_resolved_addr_error_or_etimedout() {
     net.end();
 }
 
+/// The program decides for how long the driver waits for an address, and the driver has room for only so many.
+#[test]
+fn unanswered_address_query_is_cancelled_by_destroy_timeout_and_device_removal() {
+    let mut net = Net::new(1);
+    let (now, own) = (net.now, net.addr(0, 0));
+    let host = &mut net.hosts[0];
+    let nowhere = sock("10.0.0.77:1");
+    let resolving = |host: &mut net::Host| {
+        let (id, src) = (tcp(&mut host.cm), Some(rdmux_cm::Addr::from(own)));
+        let (cm, out) = (&mut host.cm, &mut host.out);
+        cm.resolve_addr(now, id, src, nowhere.into(), SECOND, false, out).unwrap();
+        id
+    };
+    let cancelled = |host: &mut net::Host| std::mem::take(&mut host.out.unresolved);
+    let destroyed = resolving(host);
+    host.cm.destroy(now, destroyed, &mut host.out).unwrap();
+    assert_eq!(cancelled(host), [destroyed]);
+    let closed = resolving(host);
+    host.cm.channel_gone(now, SERVER, &mut host.out);
+    assert_eq!(cancelled(host), [closed]);
+    let late = resolving(host);
+    host.cm.handle_timeout(now.after(SECOND), &mut host.out);
+    assert_eq!(cancelled(host), [late]);
+    host.cm.destroy(now, late, &mut host.out).unwrap();
+    let removed = resolving(host);
+    host.cm.set_addresses(now, Vec::new(), &mut host.out);
+    assert_eq!(cancelled(host), [removed]);
+    assert_eq!(host.kinds(), [(EventKind::AddrError, -110), (EventKind::DeviceRemoval, 0)]);
+    host.cm.destroy(now, removed, &mut host.out).unwrap();
+    assert!(cancelled(host).is_empty(), "both are over");
+    host.out.queries.clear();
+    net.end();
+}
+
 #[test]
 fn a_wildcard_destination_is_this_host() {
     let mut net = Net::new(1);

@@ -39,6 +39,9 @@ impl Manager {
         }
         self.leave_channel(gone.channel, id);
         self.timers.clear(&mut gone.deadline, id);
+        if gone.state() == IdState::AddrQuery {
+            sink.cancel_resolve(id);
+        }
         match gone.owns {
             Owns::Nothing => {}
             Owns::Service => self.services.release(id),
@@ -125,6 +128,9 @@ impl Manager {
         self.cancel_path(id, sink);
         let Some(found) = self.ids.get_mut(&id) else { return };
         let listened = found.state() == IdState::Listen && found.may_have_streams();
+        if found.state() == IdState::AddrQuery {
+            sink.cancel_resolve(id);
+        }
         found.go(IdState::DeviceRemoval);
         let link = core::mem::replace(&mut found.link, Link::None);
         self.timers.clear(&mut found.deadline, id);

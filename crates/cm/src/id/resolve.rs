@@ -170,6 +170,7 @@ impl Manager {
     /// Handles the timeout of the query.
     pub(super) fn resolve_timeout(&mut self, id: IdHandle, sink: &mut impl Sink) {
         self.end_query(id);
+        sink.cancel_resolve(id);
         self.resolve_failed(id, errno::ETIMEDOUT, sink);
     }
 

@@ -23,6 +23,8 @@ pub struct Out {
     pub events: VecDeque<(ChannelId, Event)>,
     /// Address queries not yet answered.
     pub queries: VecDeque<(IdHandle, RouteQuery)>,
+    /// Ids whose address queries were cancelled.
+    pub unresolved: Vec<IdHandle>,
     /// Path queries not yet answered.
     pub paths: VecDeque<(IdHandle, PathQuery)>,
     /// Path queries that were cancelled.
@@ -44,6 +46,9 @@ impl Sink for Out {
     }
     fn resolve(&mut self, id: IdHandle, query: RouteQuery) {
         self.queries.push_back((id, query));
+    }
+    fn cancel_resolve(&mut self, id: IdHandle) {
+        self.unresolved.push(id);
     }
     fn query_path(&mut self, id: IdHandle, query: PathQuery) {
         self.paths.push_back((id, query));

@@ -45,6 +45,7 @@ enum Action {
     Deliver(PortId, MadPath, Box<[u8; 256]>),
     Event(ChannelId, Event),
     Resolve(IdHandle, RouteQuery),
+    CancelResolve(IdHandle),
     Path(IdHandle, PathQuery),
     CancelPath(IdHandle, u32),
     Join(IdHandle, JoinQuery),
@@ -69,6 +70,9 @@ impl Sink for Outbox {
     }
     fn resolve(&mut self, id: IdHandle, query: RouteQuery) {
         self.0.push_back(Action::Resolve(id, query));
+    }
+    fn cancel_resolve(&mut self, id: IdHandle) {
+        self.0.push_back(Action::CancelResolve(id));
     }
     fn query_path(&mut self, id: IdHandle, query: PathQuery) {
         self.0.push_back(Action::Path(id, query));
@@ -123,6 +127,7 @@ impl Core {
                 Action::Deliver(port, path, mad) => self.deliver_mad(port, &path, &mad),
                 Action::Event(channel, event) => self.put_event(channel, &event),
                 Action::Resolve(id, query) => self.resolve(id, &query),
+                Action::CancelResolve(id) => self.cancel_resolve(id),
                 Action::Path(id, query) => self.find_path(id, &query),
                 Action::CancelPath(id, attempt) => {
                     for &kind in kind::all() {

@@ -56,13 +56,18 @@ impl Core {
     /// Answers a query of the connection manager, now or later.
     pub(super) fn resolve(&mut self, id: IdHandle, query: &RouteQuery) {
         // An earlier query of the id gets no answer any more.
-        self.resolver.0.remove(&id);
-        self.forget_peer(id);
-        self.kinds.forget(id);
+        self.cancel_resolve(id);
         match query.only.and_then(|only| kind::numbered(only.device)) {
             Some(kind) => ports::of(kind).find_peer(self, id, kind, query),
             None => self.choose_kind(id, query),
         }
+    }
+
+    /// Ends the id's lookup, if there is one.
+    pub(super) fn cancel_resolve(&mut self, id: IdHandle) {
+        self.resolver.0.remove(&id);
+        self.forget_peer(id);
+        self.kinds.forget(id);
     }
 
     /// Resolves a peer by the kernel's route, at once or when the neighbour is resolved.
@@ -195,4 +200,46 @@ impl Core {
 /// errors do not matter.
 fn poke(src: SocketAddr, dst: SocketAddr) {
     let _ = UdpSocket::bind(src).and_then(|socket| socket.send_to(&[], dst));
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_cm::{ChannelId, PortSpace};
+    use rdmux_transport::attr::QpType;
+    use rdmux_wire::Gid;
+
+    use super::super::cm::Outbox;
+    use super::super::testing;
+    use super::*;
+
+    const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 7174);
+
+    /// Creates an id whose peer is being looked for, for as long as its program waits.
+    fn looking(core: &mut Core) -> IdHandle {
+        let (now, timeout) = (core.now(), Duration::from_secs(1 << 20));
+        let id = core.manager.create_id(ChannelId(1), PortSpace::Tcp, QpType::Rc, 0).unwrap();
+        let (manager, outbox) = (&mut core.manager, &mut core.outbox);
+        manager.resolve_addr(now, id, None, PEER.into(), timeout, false, outbox).unwrap();
+        // In place of the query that was made, which would ask the kernel.
+        core.outbox = Outbox::default();
+        let src = Ipv4Addr::LOCALHOST.into();
+        let answer = Resolved { src, device: 0, port_num: 1, dgid: Gid::ZERO, mtu: None };
+        let (dst, interval, until) = (PEER.ip(), FIRST_LOOK, now.after(timeout));
+        let pending = Pending { dst, interface: 1, answer, next: now, interval, until };
+        core.resolver.0.insert(id, pending);
+        id
+    }
+
+    #[test]
+    fn lookup_ends_with_its_id_and_with_its_process() {
+        let (mut core, _dir) = testing::core();
+        let (id, now) = (looking(&mut core), core.now());
+        core.manager.destroy(now, id, &mut core.outbox).unwrap();
+        core.drain_outbox();
+        assert!(core.resolver.0.is_empty());
+        looking(&mut core);
+        core.manager.channel_gone(now, ChannelId(1), &mut core.outbox);
+        core.drain_outbox();
+        assert!(core.resolver.0.is_empty());
+    }
 }
