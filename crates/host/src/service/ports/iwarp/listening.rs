@@ -275,8 +275,14 @@ impl Core {
             }
             self.make_room(at);
             let Some(listening) = self.streams.listening.sockets.get(&number) else { return };
+            let client = listening.client;
             match tcp::accept(&listening.socket) {
-                Ok(Some((socket, local, remote))) => self.add_stream(socket, local, remote),
+                Ok(Some((socket, local, remote))) => {
+                    // A peer beyond the share is closed.
+                    if let Ok(share) = self.share_of_client(client) {
+                        self.add_stream(socket, local, remote, share);
+                    }
+                }
                 Ok(None) => break,
                 // The descriptor of another peer was freed for this one.
                 Err(e) if is_exhausted(&e) && self.give_up_one() => {}

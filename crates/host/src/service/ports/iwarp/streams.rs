@@ -46,7 +46,7 @@ struct Stream {
     socket: OwnedFd,
     connecting: bool,
     interest: Interest,
-    /// The share for the socket, charged to the user who connects.
+    /// The share for the socket, charged to the user of the id that connects or listens.
     _share: Option<Share>,
 }
 
@@ -112,7 +112,11 @@ impl Core {
 
     /// Takes a descriptor from the share of an id's user, if it has one.
     pub(super) fn stream_share(&self, id: Option<IdHandle>) -> io::Result<Option<Share>> {
-        let client = id.and_then(|id| self.client_of(id));
+        self.share_of_client(id.and_then(|id| self.client_of(id)))
+    }
+
+    /// Takes a descriptor from the share of a client's user.
+    pub(super) fn share_of_client(&self, client: Option<ClientId>) -> io::Result<Option<Share>> {
         let share = client.map(|client| self.descriptors_for(client, 1)).transpose();
         share.map_err(|e| {
             throttled!(
@@ -361,13 +365,14 @@ impl Core {
         socket: OwnedFd,
         local: SocketAddr,
         remote: SocketAddr,
+        share: Option<Share>,
     ) {
         let now = self.now();
         let stream = self.manager.handle_stream_accepted(now, local, remote);
         let interest = Interest::Read;
         match self.streams_watch(stream, &socket, interest) {
             Ok(()) => {
-                let accepted = Stream { socket, connecting: false, interest, _share: None };
+                let accepted = Stream { socket, connecting: false, interest, _share: share };
                 self.streams.streams.insert(stream, accepted);
             }
             Err(e) => self.stream_ended(stream, errno(&e)),
@@ -377,14 +382,16 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::net::TcpStream;
 
     use rdmux_cm::{Addr, ChannelId, PortSpace};
+    use rdmux_runtime::Shares;
     use rdmux_transport::attr::QpType;
     use rdmux_wire::iwarp::mpa::{Flags, Kind, Startup};
 
     use super::*;
+    use crate::proto::socket;
     use crate::service::testing;
 
     /// Waits for the first event of a source of this kind.
@@ -438,5 +445,38 @@ mod tests {
         let (stream, event) = next(&core, of_stream);
         core.handle_stream(stream, &event);
         assert_eq!(core.streams.len(), 0);
+    }
+
+    /// Peers decide how many connections there are, and the listener's user is charged for them.
+    #[test]
+    fn peers_beyond_the_share_of_the_listeners_user_are_closed_and_others_keep_theirs() {
+        let (mut core, _dir) = testing::core();
+        let client = |core: &mut Core, user| {
+            let (socket, ours) = socket::pair().unwrap();
+            let client = core.add_client(ours).unwrap();
+            core.clients.get_mut(client).unwrap().uid = user;
+            (client, socket)
+        };
+        let (greedy, _held) = client(&mut core, 4001);
+        let (other, _held_too) = client(&mut core, 4002);
+        core.shares.descriptors = Shares::new(16);
+        let (channel, _fd) = core.open_channel(greedy).unwrap();
+        let id = core.manager.create_id(channel, PortSpace::Tcp, QpType::Rc, 0).unwrap();
+        let ip = core.addresses.rows().next().unwrap().1.ip;
+        core.bind(id, SocketAddr::new(ip, 0).into(), true).unwrap();
+        let Addr::Ip(at) = core.listen(id, 8).unwrap() else { panic!() };
+        let mut peers: Vec<_> = (0..10).map(|_| TcpStream::connect(at).unwrap()).collect();
+        let (number, _) = next(&core, |token| match token {
+            Token::StreamListener(number) => Some(number),
+            _ => None,
+        });
+        core.accept_streams(number);
+        // The channel and the listening socket are charged, too.
+        assert_eq!(core.streams.len(), 6);
+        for peer in &mut peers[6..] {
+            assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+        }
+        core.open_channel(other).unwrap();
+        assert!(core.open_channel(greedy).is_err());
     }
 }
