@@ -315,6 +315,28 @@ fn unanswered_address_query_is_cancelled_by_destroy_timeout_and_device_removal()
     net.end();
 }
 
+/// A link-local address means nothing without its interface.
+#[test]
+fn bound_link_local_address_keeps_its_scope_id() {
+    let mut net = Net::new(1);
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    let own = local_address("fe80::1".parse().unwrap(), 1);
+    host.cm.set_addresses(now, vec![own], &mut host.out);
+    let id = tcp(&mut host.cm);
+    let bound = host.cm.bind(id, sock("[fe80::1%2]:0"), false).unwrap();
+    let scoped = |port| sock(&format!("[fe80::1%2]:{port}"));
+    assert_eq!(bound, scoped(bound.port()));
+    let peer = sock("[fe80::9%2]:7174");
+    host.cm.resolve_addr(now, id, None, peer.into(), SECOND, false, &mut host.out).unwrap();
+    let (_, query) = host.out.queries.pop_front().unwrap();
+    let answer = query.over_ip("fe80::1".parse().unwrap(), 0);
+    host.cm.handle_resolved(now, id, answer, &mut host.out);
+    let route = *host.event(EventKind::AddrResolved).route.unwrap();
+    assert_eq!((route.src, host.cm.query(id).unwrap().local), (bound, Some(bound)));
+    net.end();
+}
+
 #[test]
 fn a_wildcard_destination_is_this_host() {
     let mut net = Net::new(1);

@@ -182,7 +182,10 @@ impl Manager {
             self.port_table(ps).claim(port, claim).map(|()| port)
         };
         let port = port.map_err(|error| error.of(id, command, addr.into()))?;
-        let bound = Addr::from(SocketAddr::new(ip, port));
+        // With its scope: a link-local address needs its interface.
+        let mut bound = addr;
+        bound.set_port(port);
+        let bound = Addr::from(bound);
         let found = self.get_mut(id, command)?;
         found.owns = Owns::Port(ps, port);
         found.local = Some(bound);

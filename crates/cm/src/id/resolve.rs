@@ -204,7 +204,8 @@ impl Manager {
         if ip.is_ipv4() != peer.is_ipv4() {
             return Err(());
         }
-        let local = SocketAddr::new(ip, local.port());
+        // An address that the program gave keeps its scope.
+        let local = if local.ip() == ip { local } else { SocketAddr::new(ip, local.port()) };
         let mtu = answer.mtu.map_or(device.mtu, |mtu| mtu.min(device.mtu));
         let options = found.options;
         let ps = found.ps;

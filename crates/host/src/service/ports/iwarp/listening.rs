@@ -190,7 +190,8 @@ impl Core {
     fn listening_addresses(&self, wanted: &StreamListener) -> Vec<SocketAddr> {
         let StreamListener { local, v6_only, .. } = *wanted;
         if !local.ip().is_unspecified() {
-            return vec![local];
+            // The scope of a link-local address is that of its interface.
+            return vec![SocketAddr::new(local.ip(), local.port())];
         }
         let covers = |ip: &IpAddr| match (local.is_ipv4(), ip.is_ipv4()) {
             (true, v4) => v4,
