@@ -40,6 +40,18 @@ pub enum Mistake {
     NoReceive,
 }
 
+impl Mistake {
+    /// All mistakes.
+    const ALL: [Self; 6] = [
+        Self::WriteKey,
+        Self::ReadBounds,
+        Self::Misaligned,
+        Self::LocalKey,
+        Self::TooLong,
+        Self::NoReceive,
+    ];
+}
+
 /// A trouble of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
@@ -116,18 +128,10 @@ impl IwScenario {
             if slow { 3000 } else { *[3000, 70_000, 300_000].choose(rng).expect("three") };
         let most = if slow || max_len > 100_000 { 15 } else { 60 };
         let ops: [u32; 2] = core::array::from_fn(|_| rng.random_range(0..=most));
-        let mistakes = [
-            Mistake::WriteKey,
-            Mistake::ReadBounds,
-            Mistake::Misaligned,
-            Mistake::LocalKey,
-            Mistake::TooLong,
-            Mistake::NoReceive,
-        ];
         let mistake = rng.random_bool(0.15).then(|| {
             let end = rng.random_range(0..2);
             let at = rng.random_range(0..=ops[end]);
-            (end, at, *mistakes.choose(rng).expect("six"))
+            (end, at, *Mistake::ALL.choose(rng).expect("six"))
         });
         let end = rng.random_range(0..2);
         let troubles = [
@@ -143,7 +147,7 @@ impl IwScenario {
             let at = Duration::from_micros(rng.random_range(0..3000));
             (at, *troubles.choose(rng).expect("seven"))
         });
-        Self {
+        let mut scenario = Self {
             params,
             mulpdu: core::array::from_fn(|_| *mulpdu.choose(rng).expect("five")),
             room,
@@ -161,7 +165,13 @@ impl IwScenario {
             signal_all: rng.random_bool(0.5),
             mistake,
             trouble,
+        };
+        // Only shared receives can be withdrawn, and only without a wait is their absence a mistake.
+        if let Some((end, _, Mistake::NoReceive)) = mistake {
+            scenario.shared[1 - end] = true;
+            scenario.receive_wait[1 - end] = Duration::ZERO;
         }
+        scenario
     }
 }
 
@@ -192,6 +202,8 @@ pub struct IwStats {
     pub ended: u64,
     /// Streams that were reset.
     pub reset: u64,
+    /// Streams that ended because of a mistake alone, by mistake.
+    pub mistakes: [u64; Mistake::ALL.len()],
     /// The virtual time of the run.
     pub virtual_time: Duration,
     /// A fingerprint that differs when anything is sent at another time.
@@ -212,6 +224,7 @@ impl AddAssign for IwStats {
         self.waits += other.waits;
         self.ended += other.ended;
         self.reset += other.reset;
+        self.mistakes.iter_mut().zip(other.mistakes).for_each(|(mine, more)| *mine += more);
         self.virtual_time += other.virtual_time;
         // Independent of the order of the runs.
         self.fingerprint ^= other.fingerprint;
@@ -234,8 +247,14 @@ impl fmt::Display for IwStats {
         )?;
         write!(
             f,
-            "{} events, {} timers, {} messages waited for a receive; {} streams ended in order, {} reset; fingerprint {:016x}",
-            self.events, self.timeouts, self.waits, self.ended, self.reset, self.fingerprint
+            "{} events, {} timers, {} messages waited for a receive; {} streams ended in order, {} reset, {} ended by a mistake; fingerprint {:016x}",
+            self.events,
+            self.timeouts,
+            self.waits,
+            self.ended,
+            self.reset,
+            self.mistakes.iter().sum::<u64>(),
+            self.fingerprint
         )
     }
 }
@@ -296,6 +315,7 @@ mod tests {
         // The seeds reach the cases that they are meant for.
         assert!(all.ended > 500 && all.reset > 50 && all.timeouts > 5, "{all:?}");
         assert!(all.waits > 100, "{all:?}");
+        assert!(all.mistakes.iter().all(|&n| n > 0), "{all:?}");
         assert!(all.errors > 500 && all.events > 50 && all.placed > 1_000_000, "{all:?}");
     }
 

@@ -31,6 +31,7 @@ impl World {
         let (mut record, op, imm) = match mistake {
             Some((_, _, mistake)) => {
                 self.doom();
+                self.erred = Some(mistake);
                 self.wrong(id, mistake)
             }
             None => self.right(id),
@@ -261,7 +262,10 @@ impl World {
     pub(super) fn post_receive(&mut self, id: usize) -> Result<(), String> {
         let len = self.scenario.max_len as usize;
         let end = &mut self.ends[id];
-        if end.qp.state() == QpState::Err {
+        // For a SEND that is to find no receive, none is posted.
+        let withheld = self.erred == Some(Mistake::NoReceive)
+            && self.scenario.mistake.is_some_and(|(peer, ..)| peer != id);
+        if end.qp.state() == QpState::Err || withheld {
             return Ok(());
         }
         self.look_again_soon(id);

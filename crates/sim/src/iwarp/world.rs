@@ -16,7 +16,7 @@ use rdmux_wire::iwarp::rtr;
 
 use super::end::End;
 use super::pipe::Pipe;
-use super::{IwFailure, IwScenario, IwStats, Trouble};
+use super::{IwFailure, IwScenario, IwStats, Mistake, Trouble};
 use crate::agenda::Agenda;
 use crate::check::ensure;
 use crate::endpoint::Process;
@@ -60,6 +60,8 @@ pub(super) struct World {
     pub(super) ending: bool,
     /// Whether programs have gone to ERR because no events were pending.
     given_up: bool,
+    /// The mistake that an end has made.
+    pub(super) erred: Option<Mistake>,
     tracing: bool,
 }
 
@@ -70,8 +72,8 @@ impl World {
         let ends = [0, 1].map(|id| new_end(&scenario, id));
         let agenda = Agenda::default();
         let stats = IwStats::default();
-        let (ending, given_up) = (false, false);
-        Self { scenario, rng, agenda, ends, last_op: 0, stats, ending, given_up, tracing }
+        let (ending, given_up, erred) = (false, false, None);
+        Self { scenario, rng, agenda, ends, last_op: 0, stats, ending, given_up, erred, tracing }
     }
 
     /// Runs the simulation to its end.
@@ -113,14 +115,29 @@ impl World {
         });
         ensure!(done || doomed, "nothing happens any more: {}", self.unfinished());
         if !self.ending && done {
+            if let (Some(mistake), None) = (self.erred, self.scenario.trouble) {
+                return Err(format!("{mistake:?} did not end the stream: {}", self.unfinished()));
+            }
             self.ending = true;
             let id = self.rng.random_range(0..2);
             return self.act(id, |qp, now, env| qp.shutdown(now, env));
         }
-        ensure!(!self.given_up && doomed, "nobody ends the stream: {}", self.unfinished());
+        let excused = !self.given_up && self.may_wait_forever();
+        ensure!(excused, "nobody ends the stream: {}", self.unfinished());
         (self.given_up, self.ending) = (true, true);
         self.go_to_err(0)?;
         self.go_to_err(1)
+    }
+
+    /// Returns whether an end may wait for bytes that never come: the rest of a frame, or anything from a silent peer.
+    fn may_wait_forever(&self) -> bool {
+        match self.scenario.trouble {
+            Some((_, Trouble::Silence(_))) => true,
+            Some((_, Trouble::Flip(from) | Trouble::Noise(from))) => {
+                !self.scenario.params.crc || !self.ends[1 - from].inbox.is_empty()
+            }
+            _ => false,
+        }
     }
 
     fn connect(&mut self) -> Result<(), String> {
@@ -484,6 +501,9 @@ impl World {
             ensure!(end.qp.poll_timeout().is_none(), "end {id}: a timer runs");
             let left = end.recvs.len() + end.process.srq_taken.len();
             ensure!(left == 0, "end {id}: {left} receives are left");
+        }
+        if let (Some(mistake), None) = (self.erred, self.scenario.trouble) {
+            self.stats.mistakes[mistake as usize] += 1;
         }
         if self.ends.iter().any(|end| end.doomed) {
             return Ok(());
