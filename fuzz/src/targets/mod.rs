@@ -70,7 +70,7 @@ targets! {
     "acm_routes" acm::acm_routes, acm::dumps, "the same: OpenSM's dumps of routes";
     "acm_cache" acm_cache::acm_cache, acm_cache::tables, "the same: the cache that a service shares, with any contents";
     "acm_machine" acm_machine::acm_machine, acm_machine::scripts, "the same: any datagrams, requests, answers, changes and timeouts in any order";
-    "ring" ring::ring, corpus::noise, "a shared-memory ring whose other side writes anything";
+    "ring" ring::ring, ring::rings, "a shared-memory ring whose other side writes anything";
     "subnet_topology" ib_subnet::subnet_topology, ib_subnet::topologies, "topology files: parsed and written back unchanged";
     "subnet_agents" ib_subnet::subnet_agents, ib_subnet::scripts, "switches and agents: any datagrams, commands and timeouts in any order";
     "subnet_administration" administration::subnet_administration, administration::scripts, "subnet administration: any datagrams, events and timeouts in any order";
