@@ -5,21 +5,29 @@ mod sent;
 
 use std::time::Duration;
 
+use anyhow::Result;
 use rdmux_testing::env::{Stream, TestEnv, link};
 use rdmux_testing::ledger::Ledger;
 use rdmux_testing::memory::{Memory as _, Zeroes};
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::env::{AccessFault, Side};
 use rdmux_transport::iwarp::{Direct, Qp, Rtr, StreamParams, Wish};
-use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge};
+use rdmux_transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use rdmux_transport::{QpInit, Time};
+use rdmux_wire::iwarp::fpdu::Framing;
 use rdmux_wire::{Lkey, Qpn, Rkey};
 
+use crate::corpus;
 use frames::Peer;
 use sent::Sent;
 
 /// Feeds bytes of an untrusted peer: the first bytes choose the parameters, all others arrive in pieces.
 pub fn iwarp_bytes(data: &[u8]) {
+    feed(data);
+}
+
+/// Runs the target. Returns how many receives succeeded.
+fn feed(data: &[u8]) -> u32 {
     let mut script = Script::new(data);
     script.bring_up();
     for _ in 0..4 {
@@ -35,7 +43,33 @@ pub fn iwarp_bytes(data: &[u8]) {
         script.settle();
     }
     script.end();
+    script.received
 }
+
+/// Returns frames of iWARP streams, with and without CRCs and markers, behind the bytes that choose the same options and pieces
+/// of 16 or 256 bytes.
+///
+/// # Errors
+/// When the captures cannot be read.
+pub fn streams() -> Result<Vec<Vec<u8>>> {
+    let mut all = Vec::new();
+    for segment in corpus::segments()? {
+        for options in 0..8 {
+            let framing = Framing { crc: options & 1 != 0, markers: options & 2 != 0 };
+            let mut bytes = vec![0; framing.frame_len(0, segment.len())];
+            framing.emit(0, &[&segment], &mut bytes);
+            let flags =
+                if framing.crc { CRC } else { 0 } | if framing.markers { RX_MARKERS } else { 0 };
+            let piece = if options & 4 != 0 { 255 } else { 15 };
+            all.push([&[flags, 0xff, 0, piece][..], &bytes].concat());
+        }
+    }
+    Ok(all)
+}
+
+/// Bits of the first byte: the options of the peer's frames.
+const CRC: u8 = 8;
+const RX_MARKERS: u8 = 0x20;
 
 /// Runs a queue pair under a script, with usually valid frames.
 pub fn iwarp_script(data: &[u8]) {
@@ -58,6 +92,8 @@ struct Script<'a> {
     mulpdu: u32,
     /// Received bytes that are not consumed.
     inbox: Vec<u8>,
+    /// Receives that succeeded.
+    received: u32,
 }
 
 impl<'a> Script<'a> {
@@ -75,9 +111,9 @@ impl<'a> Script<'a> {
         let init = QpInit { qpn: Qpn::new(7), qp_type: QpType::Rc, caps, sq_sig_all, has_srq };
         let params = StreamParams {
             initiator: flags & 4 != 0,
-            crc: flags & 8 != 0,
+            crc: flags & CRC != 0,
             tx_markers: flags & 0x10 != 0,
-            rx_markers: flags & 0x20 != 0,
+            rx_markers: flags & RX_MARKERS != 0,
             ord: u16::from(sizes & 3),
             ird: u16::from(sizes >> 2 & 3),
             rtr: [None, Some(Rtr::Send), Some(Rtr::Write), Some(Rtr::Read)][usize::from(rtr & 3)],
@@ -103,6 +139,7 @@ impl<'a> Script<'a> {
             params,
             mulpdu,
             inbox: Vec::new(),
+            received: 0,
         }
     }
 
@@ -152,6 +189,10 @@ impl<'a> Script<'a> {
     /// Records what was sent, consumed and completed, after each call.
     fn settle(&mut self) {
         self.sent.enter(&mut self.env.stream);
+        let received = |(side, wc): &&(Side, Completion)| {
+            *side == Side::Recv && wc.status == WcStatus::Success
+        };
+        self.received += self.env.completions.iter().filter(received).map(|_| 1).sum::<u32>();
         self.ledger.enter(&mut self.env);
         self.env.forget();
     }
@@ -324,5 +365,15 @@ impl<'a> Script<'a> {
         self.inbox.drain(..used);
         let most = rdmux_transport::iwarp::MAX_FRAME;
         assert!(self.inbox.len() < most, "{} bytes are not taken", self.inbox.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn seeds_complete_receives() {
+        let seeds = super::streams().expect("readable");
+        let received: u32 = seeds.iter().map(|seed| super::feed(seed)).sum();
+        assert!(received > 0, "no frame of {} seeds completes a receive", seeds.len());
     }
 }

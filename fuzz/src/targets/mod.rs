@@ -81,7 +81,7 @@ targets! {
     "qp_ud" qp::qp_ud, corpus::noise, "the same for UD";
     "qp_xrc_send" qp::qp_xrc_send, corpus::noise, "the same for the initiator of XRC";
     "qp_xrc_recv" qp::qp_xrc_recv, corpus::noise, "the same for its target, with processes that answer later or are busy";
-    "iwarp_bytes" iwarp::iwarp_bytes, corpus::noise, "an iWARP queue pair: any bytes from its peer";
+    "iwarp_bytes" iwarp::iwarp_bytes, iwarp::streams, "an iWARP queue pair: any bytes from its peer";
     "iwarp_script" iwarp::iwarp_script, corpus::noise, "the same: frames, posts, ends and timeouts in any order";
     "cm_manager" cm::cm_manager, corpus::noise, "the connection manager: any commands and datagrams in any order";
     "cm_mad" cm::cm_mad, corpus::mads, "the same: datagrams from unknown peers to a host with listeners";
