@@ -47,7 +47,7 @@ macro_rules! targets {
 targets! {
     "wire_packet" wire::wire_packet, corpus::packets, "transport packets: parsed and written back unchanged";
     "wire_headers" wire::wire_headers, corpus::packets, "each transport header alone, at any offset";
-    "wire_network" wire::wire_network, corpus::frames, "Ethernet, IP and UDP headers";
+    "wire_network" wire::wire_network, corpus::frames, "Ethernet, IP, UDP and TCP headers";
     "wire_mad" wire::wire_mad, corpus::mads, "management datagrams and the connection manager's messages";
     "wire_icrc" wire::wire_icrc, corpus::packets, "ICRCs over pieces of a packet, and recovery of the IP Identification";
     "wire_ib_packet" wire_ib::wire_ib_packet, wire_ib::packets, "packets of an InfiniBand subnet, from LRH through VCRC";
@@ -94,6 +94,10 @@ targets! {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
     use super::TARGETS;
 
     #[test]
@@ -102,6 +106,29 @@ mod tests {
             let seeds = (t.seeds)().expect("readable");
             assert!(!seeds.is_empty(), "{} has no seeds", t.name);
             seeds.iter().for_each(|s| (t.run)(s));
+        }
+    }
+
+    #[test]
+    fn libfuzzer_has_every_target() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("libfuzzer");
+        let manifest = fs::read_to_string(dir.join("Cargo.toml")).expect("readable");
+        let path = |line: &str| {
+            line.strip_prefix("path = \"fuzz_targets/")?.strip_suffix(".rs\"").map(str::to_owned)
+        };
+        let listed: BTreeSet<String> = manifest.lines().filter_map(path).collect();
+        let files = fs::read_dir(dir.join("fuzz_targets")).expect("readable");
+        let files: BTreeSet<String> = files
+            .filter_map(|file| Some(file.ok()?.path().file_stem()?.to_str()?.to_owned()))
+            .collect();
+        let targets: BTreeSet<String> = TARGETS.iter().map(|t| t.name.to_owned()).collect();
+        assert_eq!(listed, targets, "Cargo.toml and TARGETS");
+        assert_eq!(files, targets, "fuzz_targets and TARGETS");
+        for name in &targets {
+            let file = dir.join(format!("fuzz_targets/{name}.rs"));
+            let text = fs::read_to_string(file).expect("readable");
+            assert!(text.contains(&format!("::{name}(data)")), "{name} runs another target");
+            assert!(manifest.contains(&format!("name = \"{name}\"\n")), "{name} has another name");
         }
     }
 }

@@ -7,6 +7,7 @@ use rdmux_wire::ether::Ether;
 use rdmux_wire::icrc::{Icrc, Ipv4Pseudo, solve_ipv4_id};
 use rdmux_wire::ip::{Ipv4, Ipv6};
 use rdmux_wire::mad::{MAD_LEN, MadHeader};
+use rdmux_wire::tcp::Tcp;
 use rdmux_wire::udp::Udp;
 use rdmux_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Grh, Ieth, ImmDt, Lrh, Packet, Reth, Rmpp, XrcEth,
@@ -55,13 +56,23 @@ pub fn wire_network(data: &[u8]) {
         shows(&v4);
         let again = Ipv4::parse(&Ipv4 { header_len: 20, ..v4 }.to_bytes());
         assert_eq!(again.map(|h| h.dst), Ok(v4.dst));
+        segment(ip.get(v4.header_len.into()..).unwrap_or_default());
     }
     if let Ok(v6) = Ipv6::parse(ip) {
         shows(&v6);
         assert_eq!(Ipv6::parse(&v6.to_bytes()), Ok(v6));
     }
-    if let Ok(udp) = Udp::parse(ip) {
+    segment(ip);
+}
+
+/// Parses bytes as the headers above IP.
+fn segment(bytes: &[u8]) {
+    if let Ok(udp) = Udp::parse(bytes) {
         shows(&udp);
+    }
+    if let Ok(tcp) = Tcp::parse(bytes) {
+        shows(&tcp);
+        assert_eq!(Tcp::parse(&tcp.to_bytes()), Ok(Tcp { header_len: 20, ..tcp }));
     }
 }
 

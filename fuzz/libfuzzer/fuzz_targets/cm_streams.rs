@@ -1,0 +1,4 @@
+//! Runs the target of this name under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| rdmux_fuzz::targets::cm_streams::cm_streams(data));
