@@ -115,7 +115,7 @@ impl World {
     }
 
     /// Checks that a mistake has its own status, unless the network lost the answer.
-    fn check_poisoned(&self, id: usize, status: WcStatus) -> Result<(), String> {
+    fn check_poisoned(&mut self, id: usize, status: WcStatus) -> Result<(), String> {
         let plan = &self.scenario.plans[self.endpoints[id].plan.0];
         let Some((_, _, poison)) = plan.poison else { return Ok(()) };
         let own = match poison {
@@ -126,6 +126,7 @@ impl World {
         let disturbed = !self.scenario.lossless || self.scenario.crash.is_some();
         let excused = disturbed && matches!(status, WcStatus::RetryExcErr | WcStatus::WrFlushErr);
         ensure!(status == own || excused, "ep {id}: {poison:?} ended {status:?}, not {own:?}");
+        self.stats.mistakes[poison as usize] += u64::from(status == own);
         Ok(())
     }
 

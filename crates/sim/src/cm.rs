@@ -141,6 +141,16 @@ pub struct CmStats {
     pub redirected: u64,
     /// Connections ended by DREQ, counted on both sides.
     pub disconnected: u64,
+    /// Processes that died with ids.
+    pub deaths: u64,
+    /// Nodes that restarted.
+    pub restarts: u64,
+    /// Streams that were reset during connection setup.
+    pub resets: u64,
+    /// Peers that sent invalid data, or none.
+    pub strangers: u64,
+    /// Clients of an unserved transport that were refused.
+    pub strays: u64,
     /// Events of all kinds.
     pub events: u64,
     /// Statistics of the network.
@@ -168,6 +178,11 @@ impl AddAssign for CmStats {
         self.respites += other.respites;
         self.redirected += other.redirected;
         self.disconnected += other.disconnected;
+        self.deaths += other.deaths;
+        self.restarts += other.restarts;
+        self.resets += other.resets;
+        self.strangers += other.strangers;
+        self.strays += other.strays;
         self.events += other.events;
         self.net += other.net;
         self.virtual_time += other.virtual_time;
@@ -181,7 +196,7 @@ impl fmt::Display for CmStats {
         let net = &self.net;
         writeln!(
             f,
-            "{} seeds, {:.1} s on their clocks: {} connections ({} of XRC), {} streams, {} refusals, {} given up, {} without a path, {} lookups, {} LAPs, {} alternate paths, {} migrations, {} connections that went on without a rail, {} requests for time, {} redirections, {} disconnections, {} events",
+            "{} seeds, {:.1} s on their clocks: {} connections ({} of XRC), {} streams, {} refusals, {} given up, {} without a path, {} lookups, {} LAPs, {} alternate paths, {} migrations, {} connections that went on without a rail, {} requests for time, {} redirections, {} disconnections, {} processes died, {} nodes restarted, {} streams reset, {} strangers, {} clients of no service, {} events",
             self.seeds,
             self.virtual_time.as_secs_f64(),
             self.established,
@@ -198,6 +213,11 @@ impl fmt::Display for CmStats {
             self.respites,
             self.redirected,
             self.disconnected,
+            self.deaths,
+            self.restarts,
+            self.resets,
+            self.strangers,
+            self.strays,
             self.events
         )?;
         write!(
@@ -268,7 +288,10 @@ mod tests {
         assert!(all.unrouted > 200, "{all:?}");
         assert!(all.laps > 1000 && all.alternates > 400 && all.migrations > 400, "{all:?}");
         assert!(all.saved > 100 && all.respites > 200 && all.redirected > 100, "{all:?}");
-        assert!(all.net.lost > 1000 && all.net.duplicated > 1000 && all.net.delayed > 1000);
+        assert!(all.deaths > 50 && all.restarts > 50 && all.resets > 50, "{all:?}");
+        assert!(all.strangers > 200 && all.strays > 200, "{all:?}");
+        assert!(all.net.lost > 1000 && all.net.duplicated > 1000, "{all:?}");
+        assert!(all.net.delayed > 1000 && all.net.unreachable > 500, "{all:?}");
     }
 
     /// Seeds that failed once, in long runs.

@@ -97,6 +97,8 @@ pub struct IpoibStats {
     pub sent: u64,
     /// Datagrams lost.
     pub lost: u64,
+    /// Datagrams duplicated.
+    pub duplicated: u64,
     /// Join requests granted.
     pub granted: u64,
     /// Join requests refused.
@@ -121,6 +123,7 @@ impl AddAssign for IpoibStats {
         self.stale += other.stale;
         self.sent += other.sent;
         self.lost += other.lost;
+        self.duplicated += other.duplicated;
         self.granted += other.granted;
         self.refused += other.refused;
         self.forgotten += other.forgotten;
@@ -135,7 +138,7 @@ impl fmt::Display for IpoibStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} seeds, {:.1} s on their clocks: {} addresses looked for, {} known, {} found, {} not found, {} known where they had been; {} datagrams, {} lost",
+            "{} seeds, {:.1} s on their clocks: {} addresses looked for, {} known, {} found, {} not found, {} known where they had been; {} datagrams, {} lost, {} duplicated",
             self.seeds,
             self.virtual_time.as_secs_f64(),
             self.lookups,
@@ -144,7 +147,8 @@ impl fmt::Display for IpoibStats {
             self.failed,
             self.stale,
             self.sent,
-            self.lost
+            self.lost,
+            self.duplicated
         )?;
         write!(
             f,
@@ -210,6 +214,7 @@ mod tests {
         // The seeds reach the cases that they are meant for.
         assert!(all.known > 500 && all.found > 500 && all.failed > 100, "{all:?}");
         assert!(all.stale > 20 && all.lost > 500 && all.granted > 1000, "{all:?}");
+        assert!(all.duplicated > 200, "{all:?}");
         assert!(all.refused > 200 && all.forgotten > 50 && all.questions > 2000, "{all:?}");
     }
 

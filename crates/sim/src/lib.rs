@@ -41,6 +41,7 @@ use std::time::Duration;
 use rdmux_transport::Time;
 
 use crate::net::NetStats;
+use crate::scenario::Poison;
 
 /// Statistics of a run without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +74,12 @@ pub struct Stats {
     pub migrations: u64,
     /// Paths that were dead for some time, or for good.
     pub dead_paths: u64,
+    /// Partitions of two nodes.
+    pub cuts: u64,
+    /// Nodes that crashed.
+    pub crashes: u64,
+    /// Mistakes that completed with their own error, by mistake.
+    pub mistakes: [u64; Poison::ALL.len()],
     /// Statistics of the network.
     pub net: NetStats,
     /// The virtual time of the run.
@@ -97,6 +104,9 @@ impl AddAssign for Stats {
         self.pauses += other.pauses;
         self.migrations += other.migrations;
         self.dead_paths += other.dead_paths;
+        self.cuts += other.cuts;
+        self.crashes += other.crashes;
+        self.mistakes.iter_mut().zip(other.mistakes).for_each(|(mine, more)| *mine += more);
         self.net += other.net;
         self.virtual_time += other.virtual_time;
         // Independent of the order of the runs.
@@ -119,7 +129,7 @@ impl fmt::Display for Stats {
         )?;
         write!(
             f,
-            "network: {} lost, {} unreachable, {} duplicated, {} damaged, {} delayed; {} timers, {} packets refused, {} kept behind {} gaps; {} atomics done later, {} times busy, {} pauses; {} migrations, {} paths dead; fingerprint {:016x}",
+            "network: {} lost, {} unreachable, {} duplicated, {} damaged, {} delayed; {} timers, {} packets refused, {} kept behind {} gaps; {} atomics done later, {} times busy, {} pauses; {} migrations, {} paths dead, {} cuts, {} crashes, {} mistakes found; fingerprint {:016x}",
             net.lost,
             net.unreachable,
             net.duplicated,
@@ -134,6 +144,9 @@ impl fmt::Display for Stats {
             self.pauses,
             self.migrations,
             self.dead_paths,
+            self.cuts,
+            self.crashes,
+            self.mistakes.iter().sum::<u64>(),
             self.fingerprint
         )
     }
@@ -203,6 +216,11 @@ mod tests {
         assert!(all.late_atomics > 500 && all.busy > 500 && all.errors > 500, "{all:?}");
         assert!(all.kept > 500 && all.filled > 500 && all.pauses > 500, "{all:?}");
         assert!(all.migrations > 300 && all.dead_paths > 50, "{all:?}");
+        assert!(all.cuts > 20 && all.crashes > 20, "{all:?}");
+        assert!(all.mistakes.iter().all(|&n| n > 0), "{all:?}");
+        let net = all.net;
+        assert!(net.lost > 500 && net.duplicated > 500 && net.corrupted > 500, "{all:?}");
+        assert!(net.delayed > 500 && net.unreachable > 500, "{all:?}");
     }
 
     #[test]

@@ -58,7 +58,7 @@ struct Args {
     #[arg(long, requires = "seed")]
     trace: bool,
     /// Number of seeds to run
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first seed
     #[arg(long, default_value_t = 0)]
@@ -165,4 +165,15 @@ where
     bar.finish_and_clear();
     let (stats, failure) = outcome.into_inner().unwrap_or_else(|e| e.into_inner());
     failure.map_or(Ok(stats), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_seeds_at_all_are_refused() {
+        assert!(Args::try_parse_from(["rdmux-sim", "--seeds", "0"]).is_err());
+        assert!(Args::try_parse_from(["rdmux-sim", "--seeds", "1"]).is_ok());
+    }
 }

@@ -91,6 +91,8 @@ pub struct MulticastStats {
     pub received: u64,
     /// Datagrams lost.
     pub lost: u64,
+    /// Datagrams duplicated.
+    pub duplicated: u64,
     /// The virtual time of the run.
     pub virtual_time: Duration,
     /// A fingerprint that differs when anything is reported at another time.
@@ -108,6 +110,7 @@ impl AddAssign for MulticastStats {
         self.unsent += other.unsent;
         self.received += other.received;
         self.lost += other.lost;
+        self.duplicated += other.duplicated;
         self.virtual_time += other.virtual_time;
         // Independent of the order of the runs.
         self.fingerprint ^= other.fingerprint;
@@ -118,7 +121,7 @@ impl fmt::Display for MulticastStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} seeds, {:.1} s on their clocks: {} groups joined ({} with a GID assigned), {} not, {} lost; {} datagrams sent, {} refused, {} received, {} lost; fingerprint {:016x}",
+            "{} seeds, {:.1} s on their clocks: {} groups joined ({} with a GID assigned), {} not, {} lost; {} datagrams sent, {} refused, {} received, {} lost, {} duplicated; fingerprint {:016x}",
             self.seeds,
             self.virtual_time.as_secs_f64(),
             self.joined,
@@ -129,6 +132,7 @@ impl fmt::Display for MulticastStats {
             self.unsent,
             self.received,
             self.lost,
+            self.duplicated,
             self.fingerprint
         )
     }
@@ -190,7 +194,7 @@ mod tests {
         // The seeds reach the cases that they are meant for.
         assert!(all.joined > 1000 && all.failed > 100 && all.lost_groups > 50, "{all}");
         assert!(all.assigned > 50 && all.sent > 500 && all.unsent > 500, "{all}");
-        assert!(all.received > 200 && all.lost > 50, "{all}");
+        assert!(all.received > 200 && all.lost > 50 && all.duplicated > 50, "{all}");
     }
 
     #[test]

@@ -28,6 +28,19 @@ pub enum Poison {
     Queue,
 }
 
+impl Poison {
+    /// All mistakes; the last is of XRC only.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::RemoteKey,
+        Self::RemoteBounds,
+        Self::Misaligned,
+        Self::LocalKey,
+        Self::TooLong,
+        Self::AtomicKey,
+        Self::Queue,
+    ];
+}
+
 /// A connection, or for UD a pair of communicating queue pairs.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -253,16 +266,7 @@ fn draw_plan(nodes: usize, largest: u32, lossless: bool, rng: &mut impl Rng) -> 
     let ops =
         [rng.random_range(0..=most_ops), if is_xrc { 0 } else { rng.random_range(0..=most_ops) }];
     let poison = (qp_type.is_reliable() && rng.random_bool(0.15)).then(|| {
-        let kinds = [
-            Poison::RemoteKey,
-            Poison::RemoteBounds,
-            Poison::Misaligned,
-            Poison::LocalKey,
-            Poison::TooLong,
-            Poison::AtomicKey,
-            Poison::Queue,
-        ];
-        let kinds = if is_xrc { &kinds[..] } else { &kinds[..6] };
+        let kinds = if is_xrc { &Poison::ALL[..] } else { &Poison::ALL[..6] };
         let end = if is_xrc { 0 } else { rng.random_range(0..2) };
         (end, rng.random_range(0..=ops[end]), *kinds.choose(rng).expect("some"))
     });

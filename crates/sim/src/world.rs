@@ -217,10 +217,12 @@ impl World {
             Event::Refill(id, process) => self.post_refill(id, process),
             Event::Atomic(id, process) => self.do_atomic(id, process),
             Event::Cut(a, b, until) => {
+                self.stats.cuts += 1;
                 self.net.partition(a, b, until);
                 Ok(())
             }
             Event::Crash(node) => {
+                self.stats.crashes += 1;
                 self.crash(node);
                 Ok(())
             }

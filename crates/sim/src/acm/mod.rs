@@ -171,6 +171,8 @@ stats! {
     sent,
     /// Datagrams lost.
     lost,
+    /// Datagrams duplicated.
+    duplicated,
     /// Searches that were answered by overheard answers.
     overheard,
     /// Addresses that two hosts claimed.
@@ -195,7 +197,7 @@ impl fmt::Display for AcmStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} seeds ({} in which nothing goes wrong), {:.1} s on their clocks: {} requests, {} paths found ({} known, {} true before), {} not; {} paths read; {} datagrams, {} lost",
+            "{} seeds ({} in which nothing goes wrong), {:.1} s on their clocks: {} requests, {} paths found ({} known, {} true before), {} not; {} paths read; {} datagrams, {} lost, {} duplicated",
             self.seeds,
             self.good,
             self.virtual_time.as_secs_f64(),
@@ -206,7 +208,8 @@ impl fmt::Display for AcmStats {
             self.failed,
             self.read,
             self.sent,
-            self.lost
+            self.lost,
+            self.duplicated
         )?;
         write!(
             f,
@@ -281,6 +284,7 @@ mod tests {
         // The seeds reach the cases that they are meant for.
         assert!(all.good > 80 && all.found > 20_000 && all.failed > 1000, "{all}");
         assert!(all.stale > 100 && all.read > 1000 && all.lost > 1000, "{all}");
+        assert!(all.duplicated > 1000, "{all}");
         assert!(all.overheard > 50 && all.contradictions > 100 && all.replaced > 30, "{all}");
         assert!(all.refreshed > 50 && all.evicted > 500 && all.negative > 100, "{all}");
         assert!(all.questions > 1000 && all.deadlines > 100 && all.dropped > 0, "{all}");

@@ -360,8 +360,9 @@ impl World {
                 continue;
             }
             let is_cut = host.is_cut || self.hosts[n].is_cut || !host.is_active;
-            let copies = if self.chance(self.scenario.duplicate) { 2 } else { 1 };
-            for _ in 0..copies {
+            let duplicate = self.chance(self.scenario.duplicate);
+            self.stats.duplicated += u64::from(duplicate);
+            for _ in 0..1 + u32::from(duplicate) {
                 if is_cut || self.chance(self.scenario.loss) {
                     self.stats.lost += 1;
                     continue;

@@ -323,7 +323,10 @@ impl World {
                     self.later(key, Deed::Destroy);
                 }
             }
-            EventKind::Rejected => self.stats.rejected += 1,
+            EventKind::Rejected => {
+                self.stats.rejected += 1;
+                self.stats.strays += u64::from(role == Role::Stray);
+            }
             EventKind::Unreachable => self.stats.unreachable += 1,
             _ => {}
         }

@@ -206,6 +206,7 @@ impl World {
         }
         let key = all[self.rng.random_range(0..all.len())];
         self.trace(format_args!("connection {} is reset", key.0));
+        self.stats.resets += 1;
         for key in [key, other(key)] {
             self.comes(key, StreamEvent::Ended)?;
         }
@@ -225,6 +226,7 @@ impl World {
         }
         let node = &mut self.nodes[at];
         let stream = node.cm.handle_stream_accepted(now, local, remote);
+        self.stats.strangers += 1;
         for byte in says {
             if node.cm.stream_wants(stream) == 0 {
                 break;

@@ -259,7 +259,7 @@ impl World {
             Happening::Fails(rail) => self.fails(rail),
             Happening::Dies(at, channel) => {
                 self.trace(format_args!("node {at}: process {} dies", channel.0));
-                self.end_lives(at, Some(channel));
+                self.stats.deaths += u64::from(self.end_lives(at, Some(channel)));
                 let node = &mut self.nodes[at];
                 node.cm.channel_gone(now, channel, &mut node.out);
                 if channel == SERVER {
@@ -270,6 +270,7 @@ impl World {
             Happening::Restarts(at) => {
                 self.trace(format_args!("node {at} starts anew"));
                 self.end_lives(at, None);
+                self.stats.restarts += 1;
                 self.close_all(at);
                 self.paths.forget(at);
                 self.nodes[at].cm = self.service(at);
@@ -280,15 +281,18 @@ impl World {
         }
     }
 
-    /// Ends the ids of a process, or of all processes of a node.
-    fn end_lives(&mut self, node: NodeId, channel: Option<ChannelId>) {
+    /// Ends the ids of a process, or of all processes of a node. Returns whether one was not over.
+    fn end_lives(&mut self, node: NodeId, channel: Option<ChannelId>) -> bool {
+        let mut ended = false;
         let of = |life: &&mut Life| {
             life.node == node && channel.is_none_or(|channel| life.channel == channel)
         };
         for life in self.lives.values_mut().filter(of) {
+            ended |= !life.over();
             life.ended_here = true;
             life.destroyed = true;
         }
+        ended
     }
 
     /// Executes a manager's requests, until there are no more.

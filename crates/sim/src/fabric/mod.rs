@@ -405,9 +405,14 @@ mod tests {
             IbDrop::RxLid,
             IbDrop::RxPkey,
             IbDrop::RxPart,
+            IbDrop::RxIcrc,
+            IbDrop::RxGivenUp,
         ] {
             assert!(all.dropped(why) > 0, "{}: {all}", why.name());
         }
+        let net = all.net;
+        assert!(net.lost > 500 && net.duplicated > 500, "{all}");
+        assert!(net.corrupted > 500 && net.delayed > 500, "{all}");
     }
 
     #[test]

@@ -481,7 +481,9 @@ impl World {
             self.stats.lost += 1;
             return Ok(());
         }
-        for _ in 0..1 + u32::from(self.rng.random_bool(self.scenario.duplicate)) {
+        let duplicate = self.rng.random_bool(self.scenario.duplicate);
+        self.stats.duplicated += u64::from(duplicate);
+        for _ in 0..1 + u32::from(duplicate) {
             let delay = self.scenario.delay.mul_f64(self.rng.random_range(0.0..1.0));
             self.agenda.after(delay, Event::Arrive { host: to, mgid, number });
         }
