@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
@@ -64,7 +64,8 @@ fn a_packet_without_owner_is_counted_and_a_stray_one_passed_on() {
     sender.send_to(&bytes, host.at(4791)).unwrap();
     match next_event(&a).unwrap() {
         ControlEvent::Stray { src, dst, bytes: got } => {
-            assert_eq!((src, dst, got), (sender.local_addr().unwrap(), host.ip, bytes.clone()));
+            let to = SocketAddr::from((host.ip, 4791));
+            assert_eq!((src, dst, got), (sender.local_addr().unwrap(), to, bytes.clone()));
         }
         other => panic!("{other:?}"),
     }

@@ -5,13 +5,14 @@
 mod lab;
 
 use lab::{Lab, Node, pair, pattern};
-use rdmux_verbs::control::{DeviceKind, HostInfo};
+use rdmux_verbs::control::{ControlEvent, DeviceKind, HostInfo};
 use rdmux_verbs::counters::Counter;
 use rdmux_verbs::transport::attr::{AddressVector, QpCaps, QpState, QpType};
 use rdmux_verbs::transport::wr::{
     SendData, SendFlags, SendOp, SendWr, UdDest, WcFlags, WcOpcode, WcStatus,
 };
-use rdmux_verbs::wire::{Gid, Mtu, Qkey, Qpn};
+use rdmux_verbs::wire::icrc::{Icrc, Ipv4Pseudo};
+use rdmux_verbs::wire::{Bth, Deth, Gid, HeaderBuf, Mtu, Opcode, Psn, Qkey, Qpn};
 use rdmux_verbs::{Pd, Qp, QpInit, VerbsError};
 
 const KEY: Qkey = Qkey(0x1111_1111);
@@ -48,6 +49,34 @@ fn ready(lab: &std::sync::Arc<Lab>, ip: &str) -> Node {
     let node = Node::new(lab, ip, QpType::Ud, 16384);
     node.ready_ud(KEY);
     node
+}
+
+/// Adapters choose the source port by the flow, so that it differs from RoCE's port.
+#[test]
+fn packet_that_the_service_passes_on_is_received_whatever_its_source_port() {
+    let lab = Lab::new(false);
+    let node = ready(&lab, "127.77.201.9");
+    node.recv(1, 0, 40 + 8);
+    let [src, dst] = ["127.77.201.8:49152", "127.77.201.9:4791"]
+        .map(|end| end.parse::<std::net::SocketAddrV4>().unwrap());
+    let bth = Bth { mig_req: true, ..Bth::new(Opcode::UD_SEND_ONLY, node.qp.qpn(), Psn::new(0)) };
+    let headers = HeaderBuf::new(&bth).deth(&Deth { qkey: KEY, src_qpn: Qpn::new(7) });
+    let mut bytes = headers.as_slice().to_vec();
+    bytes.extend(*b"passed o");
+    let mut icrc = Icrc::ipv4(&Ipv4Pseudo {
+        src: *src.ip(),
+        dst: *dst.ip(),
+        id: 0,
+        src_port: src.port(),
+        dst_port: dst.port(),
+        udp_len: (8 + bytes.len() + Icrc::LEN) as u16,
+    });
+    icrc.update(&bytes);
+    bytes.extend(icrc.finish());
+    node.control.tell(ControlEvent::Stray { src: src.into(), dst: dst.into(), bytes });
+    let done = node.wait();
+    assert_eq!((done.wr_id, done.status, done.byte_len), (1, WcStatus::Success, 48));
+    assert_eq!(node.control.count(Counter::RxIcrc), 0);
 }
 
 #[test]

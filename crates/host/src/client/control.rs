@@ -299,7 +299,9 @@ impl HostClient {
                 ControlEvent::Ring { peer, end: self.ring_end(known_as, fds)? }
             }
             Notify::PeerGone { slot } => ControlEvent::PeerGone { slot },
-            Notify::Stray { src, dst, bytes } => ControlEvent::Stray { src, dst, bytes },
+            Notify::Stray { src, dst, bytes } => {
+                ControlEvent::Stray { src, dst: (dst, self.port).into(), bytes }
+            }
             Notify::Ports { ports, events } => {
                 ports.iter().zip(&self.routes).for_each(|(port, routes)| follow_gids(routes, port));
                 ControlEvent::Ports { ports, events }

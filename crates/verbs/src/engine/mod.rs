@@ -563,8 +563,6 @@ impl Engine {
             }
             ControlEvent::Target { qpn, event } => device.xrc().raise(device, qpn, event),
             ControlEvent::Stray { src, dst, bytes } => {
-                let port = src.port();
-                let dst = (dst, port).into();
                 let (icrc, tos, ttl) = (Trailer::Ip(0), None, None);
                 let arrival = Arrival { src, dst, bytes: &bytes, icrc, tos, ttl, ib: None };
                 self.deliver(device, &device.qps().read(), std::iter::once(arrival));

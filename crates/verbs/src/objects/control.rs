@@ -153,8 +153,8 @@ pub enum ControlEvent {
     Stray {
         /// The source address of the path.
         src: SocketAddr,
-        /// The local address that it was sent to.
-        dst: IpAddr,
+        /// The local address and UDP port that it was sent to, over which its ICRC is computed.
+        dst: SocketAddr,
         /// The UDP payload, ICRC included.
         bytes: Vec<u8>,
     },
