@@ -49,7 +49,7 @@ pub(crate) struct DecodeArgs {
     /// Ctrl-C stops only the program that writes to it, and a second one stops this command, too
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// A UDP port of RoCE; may be repeated. Without it, 4791 and the port that the configuration file sets
+    /// A UDP port of RoCE besides 4791; may be repeated. Without it, the port that the configuration file sets
     #[arg(long = "port", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     ports: Vec<u16>,
     /// Print one JSON object per line: one for each frame, and a summary at the end of each file
@@ -61,19 +61,25 @@ pub(crate) struct DecodeArgs {
 }
 
 impl DecodeArgs {
-    /// Returns the UDP ports of RoCE.
-    fn ports(&self) -> anyhow::Result<Vec<u16>> {
-        Ok(match &self.ports[..] {
-            [] => vec![ROCE_PORT, Config::of_environment()?.service.port],
-            ports => ports.to_vec(),
-        })
+    /// Returns the UDP ports of RoCE. Frames that no network carried have 4791, whichever port the host uses.
+    fn ports(&self) -> Vec<u16> {
+        let mut ports = self.ports.clone();
+        if ports.is_empty() {
+            match Config::of_environment() {
+                Ok(config) => ports.push(config.service.port),
+                // Captures can be read without it.
+                Err(error) => eprintln!("rdmux: {error}; RoCE's UDP port is taken to be 4791"),
+            }
+        }
+        ports.push(ROCE_PORT);
+        ports
     }
 }
 
 /// Prints a line per frame and a summary per file.
 ///
 /// # Errors
-/// When the output cannot be written, Ctrl-C cannot be handled, or the configuration file is wrong. Problems of a capture are printed on
+/// When the output cannot be written, or Ctrl-C cannot be handled. Problems of a capture and of the configuration file are printed on
 /// standard error.
 pub(crate) fn run(args: &DecodeArgs) -> anyhow::Result<ExitCode> {
     if args.files.iter().any(|path| path == STDIN) && is_pipe() {
@@ -87,7 +93,7 @@ pub(crate) fn run(args: &DecodeArgs) -> anyhow::Result<ExitCode> {
         quiet: args.quiet,
         headings: args.files.len() > 1 && !args.json && !args.quiet,
     };
-    match decode_all(&args.files, &args.ports()?, &mut printer) {
+    match decode_all(&args.files, &args.ports(), &mut printer) {
         // The reader has closed the pipe.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(e) => Err(e.into()),

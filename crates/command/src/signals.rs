@@ -25,14 +25,15 @@ impl Interrupted {
 }
 
 /// Makes SIGINT, SIGTERM and SIGHUP an error that [`check`] returns, so that a command ends what it has started. A second Ctrl-C ends the
-/// process at once, whatever it is waiting for. A SIGHUP that is ignored, as with nohup(1), stays ignored.
+/// process at once, whatever it is waiting for. A signal that is ignored stays ignored, such as SIGHUP with nohup(1), and SIGINT in the
+/// background of a script.
 ///
 /// # Errors
 /// When the signals cannot be handled.
 pub fn defer() -> Result<()> {
     const WHAT: &str = "cannot handle signals";
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        if signal == SIGHUP && is_ignored(signal) {
+        if is_ignored(signal) {
             continue;
         }
         let number = usize::try_from(signal)?;

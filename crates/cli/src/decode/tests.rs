@@ -136,6 +136,20 @@ fn rdma_on_a_port_of_roce_is_decoded_and_on_any_other_is_udp() {
     assert_eq!(summary_of(&frame(RAW, &wrong)).rdma, 0);
 }
 
+/// Messages through shared memory have RoCE's port in captures, whichever port the host uses.
+#[test]
+fn decode_with_another_port_includes_the_usual_one() {
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        decode: super::DecodeArgs,
+    }
+    let line = Line::parse_from(["decode", "--port", "4792", "file"]);
+    assert_eq!(line.decode.ports(), [4792, ROCE_PORT]);
+}
+
 // ---- the kernel's captures
 
 pub(super) fn captures() -> PathBuf {

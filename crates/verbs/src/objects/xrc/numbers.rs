@@ -1,7 +1,7 @@
 //! The numbers of targets and of XRC shared receive queues. Bit 23 is set; then follow nine bits of generation, which advance with
 //! each allocation, then fourteen bits of index. So a number is reused only after 512 allocations of its index. An index is reused
-//! only after all others have been used, and the one that has been free for longest first. The generation of an index starts at random: a late packet for an object of an earlier
-//! service rarely matches anything.
+//! only after all others have been used, and the one that has been free for longest first. The generation of an index starts at random:
+//! a late packet for an object of an earlier service rarely matches anything.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
