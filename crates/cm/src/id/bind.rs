@@ -103,7 +103,8 @@ impl Manager {
 
     /// Binds an id to an address (rdma_bind_addr(3)): a wildcard or one of the host's, and a port, where 0 takes an ephemeral one; or a GID
     /// and a service ID ([`IbAddr`](crate::IbAddr)). Returns the address with its port. `privileged` allows ports
-    /// below [`Config::unprivileged_port_start`](crate::Config::unprivileged_port_start). An IPv4-mapped IPv6 address is taken as IPv4, and `localhost` as this host.
+    /// below [`Config::unprivileged_port_start`](crate::Config::unprivileged_port_start). An IPv4-mapped IPv6 address is taken as IPv4, and
+    /// `localhost` as this host.
     ///
     /// # Errors
     /// When the id is bound, the address is not local, or the port is taken.

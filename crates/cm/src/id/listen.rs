@@ -199,14 +199,14 @@ impl Manager {
             self.ids.get(id).is_some_and(|i| i.local.is_some_and(|a| a.ib().is_none()))
         };
         let table = self.ports.get(&ps);
-        if !table.is_some_and(|table| table.listeners(port).any(|id| is_ip(&id))) {
-            self.cm.counters.no_listener += 1;
-            return Err(nobody);
-        }
-        let header = IpHeader::parse(private_data).map_err(|_| {
-            self.cm.counters.bad_field += 1;
-            senseless()
-        })?;
+        let Ok(header) = IpHeader::parse(private_data) else {
+            // A request by GID has no header, and matters to nobody if no listener takes headers.
+            let is_taken = table.is_some_and(|table| table.listeners(port).any(|id| is_ip(&id)));
+            let counters = &mut self.cm.counters;
+            let count = if is_taken { &mut counters.bad_field } else { &mut counters.no_listener };
+            *count += 1;
+            return Err(if is_taken { senseless() } else { nobody });
+        };
         let (src, dst) = (header.addrs.src(), header.addrs.dst());
         let listener = table.and_then(|table| table.listener(port, dst));
         let Some(listener) = listener.filter(is_ip) else {

@@ -72,6 +72,7 @@ impl CmMad {
     /// # Errors
     /// If it is shorter than 256 bytes, not of communication management, of another version, not a
     /// Send, or of an unknown attribute; or if a field of the message is invalid.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let bytes = head::<MAD_LEN>(bytes, "MAD")?;
         let header = MadHeader::parse(bytes)?;
@@ -137,6 +138,7 @@ macro_rules! messages {
             ///
             /// # Errors
             /// If there is no such message, or the body is too short or a field is invalid.
+            #[inline]
             pub fn parse(attr_id: u16, body: &[u8]) -> Result<Self, WireError> {
                 match attr_id {
                     $($attr_id => $name::parse(body).map(Self::$name),)*
@@ -148,6 +150,7 @@ macro_rules! messages {
             ///
             /// # Panics
             /// When `out` is shorter than 232 bytes.
+            #[inline]
             pub fn emit(&self, out: &mut [u8]) {
                 match self { $(Self::$name(message) => message.emit(out),)* }
             }
