@@ -8,7 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use super::evidence::{Capture, Watch};
 use super::{Family, Link};
@@ -19,6 +20,9 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// The timeout of operations that take a moment: only a failure, or a busy machine,
 /// takes so long.
 pub(super) const WAIT: Duration = Duration::from_secs(60);
+
+/// The number of packets of which a wire that loses 2 % has lost at least one: with a probability of 2e-9 it has lost none.
+const MANY: u64 = 1000;
 
 /// How much of each log is shown when a check fails: the last lines, and the most characters of each.
 const LAST_LINES: usize = 60;
@@ -100,7 +104,10 @@ impl Guest {
         self.said.borrow_mut().clear();
         if self.link.get() != Some(link) {
             // A wire that is set up in part is none.
-            self.link.set(None);
+            let previous = self.link.take();
+            if previous.is_some_and(|previous| previous.loss > 0) {
+                self.check_loss()?;
+            }
             self.set_up(link)?;
             self.link.set(Some(link));
         }
@@ -173,6 +180,35 @@ impl Guest {
             let on = if link.offload { "on" } else { "off" };
             let args = ["-K", dev, "tx", on, "sg", on, "gso", on, "tx-udp-segmentation", "off"];
             self.must(place, "ethtool", &args)?;
+        }
+        self.check_mtu(link)
+    }
+
+    /// Checks that rdmux's RoCE port has the MTU of the wire: peers agree on the smaller one, so another would not be noticed.
+    fn check_mtu(&self, link: Link) -> Result<()> {
+        // Only standard output: the log is on standard error.
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", "b"]).arg(self.program("rdmux")).args(["devices", "--json"]);
+        let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output()?;
+        let devices: Value =
+            serde_json::from_slice(&output.stdout).context("rdmux devices --json")?;
+        let address = Place::Rdmux.address(Family::V4);
+        let ports = devices.as_array().into_iter().flatten().filter_map(|d| d["ports"].as_array());
+        let gids = ports.flatten().filter_map(|port| port["gids"].as_array()).flatten();
+        let mut roce = gids.filter(|gid| gid["kind"] == "RoCE v2" && gid["address"] == address);
+        let mtu = roce.next().context("rdmux has no RoCE GID on the wire")?["mtu"].as_u64();
+        ensure!(mtu == Some(link.mtu.into()), "rdmux's MTU is {mtu:?}, not {}", link.mtu);
+        Ok(())
+    }
+
+    /// Checks that the wire of the previous checks, which should lose packets, has lost some in each direction.
+    fn check_loss(&self) -> Result<()> {
+        for place in [Place::Kernel, Place::Rdmux] {
+            let dev = place.interface();
+            let status = self.must(place, "tc", &["-s", "qdisc", "show", "dev", dev])?;
+            let (sent, dropped) = sent_and_dropped(&status)
+                .with_context(|| format!("no packets of {dev} are counted: {status}"))?;
+            ensure!(dropped > 0 || sent < MANY, "{dev} should lose packets, but sent {sent}");
         }
         Ok(())
     }
@@ -304,6 +340,14 @@ impl Guest {
     }
 }
 
+/// Finds the packets that a queue has sent and dropped, in a line like `Sent 8112 bytes 77 pkt (dropped 2, overlimits 0 requeues 0)`.
+fn sent_and_dropped(status: &str) -> Option<(u64, u64)> {
+    let (_, counts) = status.split_once(" bytes ")?;
+    let (sent, counts) = counts.split_once(" pkt (dropped ")?;
+    let (dropped, _) = counts.split_once(',')?;
+    Some((sent.parse().ok()?, dropped.parse().ok()?))
+}
+
 /// Polls until `there` returns true.
 ///
 /// # Errors
@@ -424,5 +468,18 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sent_and_dropped;
+
+    #[test]
+    fn packets_of_a_queue_are_found_in_its_status() {
+        let status = "$ tc -s qdisc show dev veth0\nqdisc netem 8001: root refcnt 2 limit 20000 loss 2%\n \
+            Sent 65216 bytes 570 pkt (dropped 12, overlimits 0 requeues 0)\n backlog 0b 0p requeues 0\n";
+        assert_eq!(sent_and_dropped(status), Some((570, 12)));
+        assert_eq!(sent_and_dropped("qdisc noqueue 0: root refcnt 2\n"), None);
     }
 }

@@ -58,6 +58,11 @@ impl<'a> Screen<'a> {
         if self.json.is_none() { writeln!(self.out, "{line}") } else { Ok(()) }
     }
 
+    /// Writes out what has been printed.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
     /// Reports that a service cannot be connected to.
     pub(crate) fn unreachable(&mut self, service: &str, why: &str) -> io::Result<()> {
         if let Some(document) = &mut self.json {

@@ -10,6 +10,7 @@ mod ports;
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -102,7 +103,7 @@ impl Target {
             }
         };
         let written = match is_stream(&self.path) {
-            true => append(&self.path, &text),
+            true => screen.flush().and_then(|()| append(&self.path, &text, io::stdout().as_fd())),
             false => replace(&self.path, &text),
         };
         if let Err(e) = written {
@@ -132,9 +133,19 @@ fn is_stream(path: &Path) -> bool {
     is_special || fs::read_link(path).is_ok_and(|target| target.starts_with("/proc"))
 }
 
-/// Writes to the end of a file that exists.
-fn append(path: &Path, text: &str) -> io::Result<()> {
-    fs::OpenOptions::new().append(true).open(path)?.write_all(text.as_bytes())
+/// Writes to the end of a file that exists. If it is the file that `output` writes to, the output continues behind the text.
+fn append(path: &Path, text: &str, output: BorrowedFd<'_>) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().append(true).open(path)?;
+    file.write_all(text.as_bytes())?;
+    let id = |of: rustix::fs::Stat| (of.st_dev, of.st_ino);
+    let is_output = match (rustix::fs::fstat(&file), rustix::fs::fstat(output)) {
+        (Ok(file), Ok(output)) => id(file) == id(output),
+        _ => false,
+    };
+    if is_output && file.metadata()?.is_file() {
+        rustix::fs::seek(output, rustix::fs::SeekFrom::End(0))?;
+    }
+    Ok(())
 }
 
 /// Replaces a file atomically: a service that reads it meanwhile sees the old file or the new one. A symbolic link of that
@@ -263,6 +274,17 @@ mod tests {
         assert!(write(&target, Ok("x\n".into())).0);
         assert_eq!(fs::read_link(&link).unwrap(), Path::new(&of));
         assert_eq!(fs::read_to_string(&link).unwrap(), "before\nx\n");
+    }
+
+    #[test]
+    fn output_continues_behind_a_text_that_was_appended_to_its_file() {
+        let dir = temp_dir();
+        let path = dir.path().join("out");
+        let mut output = fs::File::create(&path).unwrap();
+        output.write_all(b"before\n").unwrap();
+        append(&path, "text\n", output.as_fd()).unwrap();
+        output.write_all(b"after\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "before\ntext\nafter\n");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rdmux_command::child::find_program;
+use rdmux_command::signals;
 use rdmux_fabric::client::admin::{self, Plan};
 use rdmux_fabric::client::{ConnectOptions, MadFile};
 use rdmux_fabric::proto::{NodeRef, PortRef, Snapshot};
@@ -45,6 +46,8 @@ pub(super) struct Fabric {
     rdmux: PathBuf,
     dir: PathBuf,
     opensm: Option<OpenSm>,
+    /// Whether [`HOST`] has been started, or its start has begun.
+    has_host: bool,
 }
 
 /// A subnet that ibsim simulates. It ends when this is dropped.
@@ -109,7 +112,7 @@ impl Ground {
         let setup = Setup { source: shape.to_string(), manager, ..Setup::default() };
         let topology = Some(shape.topology(FIRST_GUID));
         admin::up(&options, &name, Some(&Plan { setup, topology, secret: None }))?;
-        Ok(Fabric { options, name, rdmux: self.rdmux.clone(), dir, opensm: None })
+        Ok(Fabric { options, name, rdmux: self.rdmux.clone(), dir, opensm: None, has_host: false })
     }
 
     /// Starts ibsim with the nodes and cables of a fabric of this shape.
@@ -138,6 +141,7 @@ impl Ground {
         while !fs::read_to_string(&said)?.contains("sim>") {
             ensure!(process.0.try_wait()?.is_none(), "ibsim ended before its simulation started");
             ensure!(start.elapsed() < TIMEOUT, "ibsim's simulation did not start in time");
+            signals::check()?;
             sleep(GLANCE);
         }
         let node = topology.nodes.iter().find(|node| node.description == HOST);
@@ -152,6 +156,7 @@ impl Fabric {
     /// # Errors
     /// When it does not come up.
     pub(super) fn opensm(&mut self, options: &[&str]) -> Result<&OpenSm> {
+        self.has_host = true;
         self.rdmux(&["host", "up", HOST])?;
         let mut opensm = self.command();
         opensm.args(["run", "--device", "ib", "--"]).arg(program("opensm")?).args(options);
@@ -182,6 +187,7 @@ impl Fabric {
                 start.elapsed() < TIMEOUT,
                 "the subnet manager did not bring the subnet up in time"
             );
+            signals::check()?;
             sleep(GLANCE);
         }
     }
@@ -236,10 +242,8 @@ impl Fabric {
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        let host = match self.opensm.take() {
-            Some(_) => self.rdmux(&["host", "down", HOST]),
-            None => Ok(()),
-        };
+        drop(self.opensm.take());
+        let host = if self.has_host { self.rdmux(&["host", "down", HOST]) } else { Ok(()) };
         let down = admin::down(&self.options, &self.name).map_err(anyhow::Error::from);
         if let Err(error) = host.and(down) {
             tracing::warn!(%error, "cannot stop the fabric that this command started");
@@ -295,6 +299,7 @@ impl OpenSm {
                 start.elapsed() < TIMEOUT,
                 "OpenSM did not bring the subnet up in time: {text}"
             );
+            signals::check()?;
             sleep(GLANCE);
         }
     }

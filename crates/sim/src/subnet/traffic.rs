@@ -118,7 +118,7 @@ impl World {
                         }
                     })?
                 }
-                // The answer to the Set of an alias.
+                // A response to a request of administration's own, such as the Set of an alias.
                 Some(_) => {}
                 None => self.program_reads(file, mad)?,
             }

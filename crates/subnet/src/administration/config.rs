@@ -26,7 +26,7 @@ pub struct Config {
     pub subscriptions: usize,
     /// The most subscriptions of one port.
     pub subscriptions_of_port: usize,
-    /// The most unanswered Reports of one port; fewer while many ports have unanswered ones. Further ones are dropped.
+    /// The most unanswered Reports of one port, at most 64; fewer while many ports have unanswered ones. Further ones are dropped.
     pub reports_of_port: usize,
 }
 

@@ -309,3 +309,27 @@ fn uc_and_links_without_direct_access_use_no_direct_copy() {
         assert_eq!(p.a.w.statuses(), [(1, OK)]);
     }
 }
+
+#[test]
+fn partial_direct_read_finishes_with_max_rd_atomic_zero_in_sqd() {
+    for is_cut in [false, true] {
+        let mut p = pair();
+        p.a.w.memory.endless = true;
+        p.a.w.memory.bytes.resize(2 << 20, 0);
+        p.b.w.memory.bytes = vec![7; 2 << 20];
+        p.a.w.by_reference.peer = Some(vec![7; 2 << 20]);
+        p.a.send(1, read(0), 0, 2 << 20);
+        let _ = p.a.qp.poll_transmit(p.now, 1, &mut p.a.w);
+        assert_eq!(p.a.w.by_reference.copies, [1 << 20]);
+        let sqd = QpAttr { state: QpState::Sqd, max_rd_atomic: 0, ..attributes(1, 2) };
+        p.a.qp.modify(p.now, &sqd, AttrMask::STATE, &mut p.a.w).unwrap();
+        let mask = AttrMask::STATE | AttrMask::MAX_QP_RD_ATOMIC;
+        p.a.qp.modify(p.now, &sqd, mask, &mut p.a.w).unwrap();
+        if is_cut {
+            p.a.w.by_reference.left = 0;
+        }
+        p.run();
+        assert_eq!(p.a.w.statuses(), [(1, OK)]);
+        assert!(p.a.w.memory.bytes.iter().all(|byte| *byte == 7));
+    }
+}

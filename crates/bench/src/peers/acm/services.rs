@@ -112,8 +112,8 @@ impl Stage {
             if manager == Manager::OpenSm && host == HOST {
                 continue;
             }
-            this.fabric.rdmux(&["host", "up", host])?;
             this.hosts.push(host.clone());
+            this.fabric.rdmux(&["host", "up", host])?;
         }
         Ok(this)
     }

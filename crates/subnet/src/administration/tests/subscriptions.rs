@@ -11,7 +11,7 @@ use super::*;
 const REPORT_TIDS: usize = 0x1_0000;
 
 #[test]
-fn repeated_subscription_with_the_sa_key_becomes_trusted_and_stays_it() {
+fn repeated_subscription_with_the_sa_key_becomes_and_stays_trusted() {
     let mut net = Net::new("switch:3", 0);
     let security = Notice::new(&Trap::Pkey(Default::default()), Producer::CA, Lid(4));
     let is_reported = |net: &mut Net| {

@@ -45,8 +45,8 @@ impl Qp {
         let wqe = self.sq.get(index);
         let write = match wqe.kind {
             TxKind::Write => true,
-            // Without any READ allowed the general path reports the error.
-            TxKind::Read if self.attr.max_rd_atomic > 0 => false,
+            // Without any READ allowed the general path reports the error. A READ that has started continues.
+            TxKind::Read if self.attr.max_rd_atomic > 0 || self.req.copied > 0 => false,
             _ => return None,
         };
         if self.sq.head != index {

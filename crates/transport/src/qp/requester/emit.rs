@@ -57,8 +57,8 @@ impl Qp {
         let row = kind.row();
         let fenced = wqe.has(SendFlags::FENCE) && self.req.reads_pending != 0;
         // An entry that is copied in part has started.
-        let held = self.state == QpState::Sqd && self.req.copied == 0;
-        if fenced || held {
+        let has_started = self.req.copied > 0;
+        if fenced || self.state == QpState::Sqd && !has_started {
             return Step::Nothing;
         }
         if let Some(step) = self.carry_out_direct(env) {
@@ -68,7 +68,7 @@ impl Qp {
             Travel::Message => {}
             Travel::Local => return self.carry_out_local(env),
             Travel::Read | Travel::Atomic => {
-                if self.attr.max_rd_atomic == 0 {
+                if self.attr.max_rd_atomic == 0 && !has_started {
                     return self.stall(WcStatus::LocQpOpErr, env);
                 }
                 if let Err(fault) = env.check_local(self.sq.sges(index), Access::LOCAL_WRITE) {
