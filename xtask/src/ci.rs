@@ -7,7 +7,7 @@ use crate::{instructions, peer, programs, soak, test};
 /// How much to run.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Run all rows of all suites, not only the brief ones, without time budgets
+    /// Run all rows of all suites, not only the brief ones; suites with rows then have no time budget
     #[arg(long)]
     all: bool,
 }

@@ -87,7 +87,7 @@ pub(crate) struct Down {
 
 #[derive(Args)]
 pub(crate) struct StatusArgs {
-    /// The host's name; all hosts that are up if absent
+    /// The host's name; if absent, that of --host or RDMUX_HOST, or else all hosts that are up
     #[arg(value_name = "NAME")]
     name: Option<HostName>,
     /// Print JSON

@@ -1,7 +1,7 @@
 //! The verbs transports RC, UC, UD, XRC and iWARP as state machines without I/O.
 //!
 //! A [`Qp`] takes work requests and packets, and uses an [`env::Env`] for everything else: memory,
-//! a link to send on, completion queues. Time is an argument. Nothing is allocated per packet.
+//! a link to send on, completion queues. Time is an argument. Only packets that arrive out of order are kept in allocated memory.
 //!
 //! A message is processed as follows. A [`wr`] is posted to the send queue. The requester builds packets by the opcode
 //! table. The peer's responder places them, takes a receive, and acknowledges. The requester completes the work

@@ -39,7 +39,7 @@ const NOT_FOUND: u8 = 127;
     Programs that read /sys/class/infiniband or /dev/infiniband themselves see the devices there that the \
     library lists, in a mount namespace that all programs of the host share. There, they find the virtual hosts \
     by their names in /etc/hosts, too. Where the kernel allows no such namespace, \
-    `auto` preloads a library into programs that are known to read these files: those linked with UCX or MPI or \
+    `auto` preloads a library into programs that are known to read these files: those linked with UCX, MPI, libibumad or libraries above it, those \
     that contain these directories' names, Python, mpirun and the like, scripts that contain the names, and any program with \
     such an argument, or with the name of a virtual host as one. An unprivileged user's mount namespace needs a user namespace, in which \
     programs like sudo and ping have no privileges, and groups other than the user's own have no name: \
@@ -75,7 +75,7 @@ pub(crate) struct DeviceArgs {
 fn choices() -> impl TypedValueParser<Value = DeviceChoice> {
     let kind = |row: &'static KindRow| PossibleValue::new(row.word).help(row.summary);
     let all = DeviceChoice::All.word();
-    let all = PossibleValue::new(all).help("All devices of the host; an address resolves to RoCE");
+    let all = PossibleValue::new(all).help("All devices of the host; an address resolves to the first kind on which its host listens");
     PossibleValuesParser::new(kind::rows().iter().map(kind).chain([all]))
         .try_map(|word| word.parse::<DeviceChoice>())
 }

@@ -1,4 +1,4 @@
-//! The commands set_paths and resolve_along: the program supplies up to five path records, and no query is sent.
+//! The commands set_paths and resolve_along: the program supplies one to six path records, and no query is sent.
 //!
 //! | flags of `ibv_path_data` | meaning |
 //! |---|---|
