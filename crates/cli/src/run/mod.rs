@@ -75,7 +75,9 @@ pub(crate) struct DeviceArgs {
 fn choices() -> impl TypedValueParser<Value = DeviceChoice> {
     let kind = |row: &'static KindRow| PossibleValue::new(row.word).help(row.summary);
     let all = DeviceChoice::All.word();
-    let all = PossibleValue::new(all).help("All devices of the host; an address resolves to the first kind on which its host listens");
+    let all = PossibleValue::new(all).help(
+        "All devices of the host; an address resolves to the first kind on which its host listens",
+    );
     PossibleValuesParser::new(kind::rows().iter().map(kind).chain([all]))
         .try_map(|word| word.parse::<DeviceChoice>())
 }
