@@ -270,8 +270,8 @@ static struct sockaddr_in v4(const char *ip)
 	return a;
 }
 
-/* Creates a datagram id on an address, with a queue pair. */
-static struct rdma_cm_id *bound_to(enum rdma_port_space space, void *local)
+/* Creates a datagram id on an address, with a queue pair. Its events come on this channel; without one its calls wait for them. */
+static struct rdma_cm_id *bound_on(struct rdma_event_channel *events, enum rdma_port_space space, void *local)
 {
 	struct ibv_qp_init_attr attr = {
 		.qp_type = IBV_QPT_UD,
@@ -279,7 +279,7 @@ static struct rdma_cm_id *bound_to(enum rdma_port_space space, void *local)
 	};
 	struct rdma_cm_id *id;
 
-	EQUAL(rdma_create_id(channel, &id, NULL, space), 0);
+	EQUAL(rdma_create_id(events, &id, NULL, space), 0);
 	EQUAL(rdma_bind_addr(id, local), 0);
 	CHECK(id->verbs != NULL);
 	EQUAL(rdma_create_qp(id, NULL, &attr), 0);
@@ -287,15 +287,26 @@ static struct rdma_cm_id *bound_to(enum rdma_port_space space, void *local)
 	return id;
 }
 
-/* Creates one on the host's IPv4 address. */
-static struct rdma_cm_id *bound(enum rdma_port_space space)
+static struct rdma_cm_id *bound_to(enum rdma_port_space space, void *local)
+{
+	return bound_on(channel, space, local);
+}
+
+/* Returns the host's IPv4 address. */
+static struct sockaddr_in own_address(void)
 {
 	const char *own = getenv("RDMUX_ADDRESS");
-	struct sockaddr_in local;
 
 	if (!own)
 		FAIL("no address of this host in $RDMUX_ADDRESS");
-	local = v4(own);
+	return v4(own);
+}
+
+/* Creates one on the host's IPv4 address. */
+static struct rdma_cm_id *bound(enum rdma_port_space space)
+{
+	struct sockaddr_in local = own_address();
+
 	return bound_to(space, &local);
 }
 
@@ -646,6 +657,35 @@ static void groups_that_are_forgotten_are_told(void)
 	end(id);
 }
 
+static void synchronous_joins_return_their_own_outcome(void)
+{
+	static const char *const groups[] = { "239.4.5.1", "239.4.5.2" };
+	struct sockaddr_in local = own_address();
+	struct sockaddr_in to[] = { v4(groups[0]), v4(groups[1]) };
+	struct rdma_cm_id *id;
+	struct pollfd fd = { .events = POLLIN };
+	struct ibv_send_wr wr;
+
+	ready();
+	id = bound_on(NULL, RDMA_PS_UDP, &local);
+	for (int i = 0; i < 2; i++)
+		EQUAL(add(id, groups[i]), 0);
+	change_port(0, REREGISTER);
+	/* The events of both losses are in the id's channel, where a program does not look. */
+	fd.fd = id->channel->fd;
+	EQUAL(poll(&fd, 1, -1), 1);
+	while (add(id, groups[0]) != 0)
+		if (errno != EADDRNOTAVAIL)
+			FAIL("joining again sets errno %d", errno);
+	EQUAL(send_to(id, &wr, &to[0]), 0);
+	SETS(send_to(id, &wr, &to[1]), ENETRESET);
+	EQUAL(add(id, groups[1]), 0);
+	EQUAL(send_to(id, &wr, &to[1]), 0);
+	for (int i = 0; i < 2; i++)
+		EQUAL(drop(id, groups[i]), 0);
+	end(id);
+}
+
 static void partitions_of_others_end_no_membership(void)
 {
 	struct rdma_cm_id *id;
@@ -825,6 +865,7 @@ static const struct test tests[] = {
 	TEST(call_returns_first_and_one_event_follows),
 	TEST(refusal_and_silence_have_an_errno_each),
 	TEST(groups_that_are_forgotten_are_told),
+	TEST(synchronous_joins_return_their_own_outcome),
 	TEST(partitions_of_others_end_no_membership),
 	TEST(port_leaves_with_the_last_member),
 	TEST(gids_are_assigned),

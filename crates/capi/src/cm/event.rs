@@ -100,6 +100,11 @@ impl Event {
         self._delivered.id()
     }
 
+    /// Returns the key of the multicast group that the event is about.
+    pub(super) fn group(&self) -> Option<u64> {
+        self._delivered.group
+    }
+
     /// Stores the peer's message in it.
     pub(super) fn set_mad(&mut self, mad: Option<Vec<u8>>) {
         self.mad = mad;

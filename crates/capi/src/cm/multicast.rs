@@ -12,7 +12,7 @@ use super::event::set_event;
 use super::group::{Group, NOT_YET};
 use super::id::{Id, State};
 use super::stale::forget_events;
-use super::take::complete;
+use super::take::complete_join;
 use crate::abi::cma::*;
 use crate::boundary::{Errno, Result, status};
 
@@ -123,7 +123,7 @@ pub(super) fn join(id: &Id, wish: GroupWish, context: *mut c_void) -> Result<()>
     // A group of this name that was not joined, or was lost, is replaced.
     let is_old = |g: &Group| g.key != key && g.name == name && g.failed() && !g.leaving;
     id.change_groups(|groups| groups.retain(|g| !is_old(g)));
-    complete(id)
+    complete_join(id, key)
 }
 
 /// Leaves a group, after the program has acknowledged the events of it that it holds: waits for that

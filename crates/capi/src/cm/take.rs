@@ -48,12 +48,32 @@ fn next(channel: &Channel) -> Result<Box<Event>> {
 /// # Errors
 /// The failure that the event reports: ECONNREFUSED when the peer refused, otherwise its errno.
 pub(super) fn complete(id: &Id) -> Result<()> {
+    outcome(id, None)
+}
+
+/// Waits, in synchronous mode, for the outcome of joining the group with this key, as [`complete`] does.
+///
+/// # Errors
+/// The errno that the event reports.
+pub(super) fn complete_join(id: &Id, key: u64) -> Result<()> {
+    outcome(id, Some(key))
+}
+
+/// Waits, in synchronous mode, for the event that reports the outcome of a call, which concerns `group` or no group.
+fn outcome(id: &Id, group: Option<u64>) -> Result<()> {
     if !id.lock().synchronous {
         return Ok(());
     }
     set_event(id, None);
     // SAFETY: in synchronous mode the channel is the id's own.
-    let event = next(unsafe { Channel::get(id.channel())? })?;
+    let channel = unsafe { Channel::get(id.channel())? };
+    let event = loop {
+        let event = next(channel)?;
+        // An event in front of it, such as the loss of a group, is the outcome of no call. The id has followed it.
+        if event.group() == group {
+            break event;
+        }
+    };
     let (kind, status) = event.outcome();
     set_event(id, Some(event));
     match (kind, status) {
