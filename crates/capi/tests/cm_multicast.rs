@@ -185,6 +185,48 @@ fn a_datagram_by_address_reaches_members_of_the_group() {
     }
 }
 
+/// The most queue pairs in one group (`max_mcast_qp_attach`).
+const MOST_MEMBERS: usize = 256;
+
+#[test]
+fn a_group_whose_queue_pair_could_not_be_attached_may_be_joined_again_or_left() {
+    unsafe {
+        let channel = Channel::new();
+        let (id, name) = (bound(&channel), group(106));
+        let members: Vec<_> = (0..MOST_MEMBERS).map(|_| bound(&channel)).collect();
+        for member in &members {
+            ok(ibv_attach_mcast((**member).qp, &gid(name), 0));
+        }
+        let refused = || {
+            ok(add(id, &mreq(name)));
+            let event = channel.event();
+            let outcome = (event.kind(), event.status());
+            assert_eq!(outcome, (RDMA_CM_EVENT_MULTICAST_ERROR, -libc::ENOMEM));
+            event.ack();
+            fails(send(id, &mut Addr::new(name, 0)), libc::ENOMEM);
+            let mut rec = empty();
+            fails(get(id, RDMA_PROTO_IP, IP_ADD_MEMBERSHIP, &mut rec), libc::ENOMEM);
+        };
+        refused();
+        refused();
+        ok(drop_group(id, name));
+        fails(drop_group(id, name), libc::EADDRNOTAVAIL);
+
+        refused();
+        ok(ibv_detach_mcast((*members[0]).qp, &gid(name), 0));
+        joined(&channel, id, name);
+        let mut buffer = Buffer::new((*id).pd);
+        buffer.post_recv((*id).qp);
+        ok(send(id, &mut Addr::new(name, 0)));
+        assert_eq!(poll((*id).recv_cq).byte_len, 56);
+        ok(drop_group(id, name));
+        rdma_destroy_qp(id);
+        buffer.free();
+        ok(rdma_destroy_id(id));
+        members.into_iter().for_each(|member| end(member));
+    }
+}
+
 #[test]
 fn sending_to_a_group_fails_with_distinct_errnos() {
     unsafe {

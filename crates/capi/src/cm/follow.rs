@@ -160,6 +160,8 @@ fn joined(id: &Id, key: u64, how: &UdParam) -> Result<()> {
     let attached = id.attach(key, how);
     if let Err(why) = attached {
         lost(id, key, why.0);
+        // The id is no longer a member, so that it may join again. The error to report is the original one.
+        let _ = id.process.client().map(|client| client.leave_multicast(id.handle, key));
     }
     attached
 }

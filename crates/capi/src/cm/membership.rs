@@ -218,7 +218,11 @@ fn group(id: &Id, name: GroupAddr) -> Result<ib_sa_mcmember_rec> {
                 let why = "the id has joined several groups: name one";
                 return Err(refused(Errno(libc::ENOTUNIQ), "optval", why));
             }
-            (Some(group), _) => group.key,
+            (Some(group), _) => match group.way {
+                // As the event reported: the service may have no such group.
+                Err(why) if group.failed() => return Err(why),
+                _ => group.key,
+            },
             (None, _) => {
                 let why = "the id has not joined this group";
                 return Err(refused(Errno(libc::EADDRNOTAVAIL), "optval", why));

@@ -169,8 +169,15 @@ pub(super) fn leave(id: &Id, name: GroupAddr) -> Result<()> {
         set_event(id, None);
     }
     id.wait_acknowledged(held);
-    id.change_groups(|groups| groups.retain(|g| g.key != key));
+    let failed = id.change_groups(|groups| {
+        let failed = groups.iter().any(|g| g.key == key && g.failed());
+        groups.retain(|g| g.key != key);
+        failed
+    });
     forget_events(id);
-    left?;
-    Ok(())
+    match left {
+        // It was left already if the queue pair could not be attached.
+        Err(error) if failed && error.errno() == libc::EADDRNOTAVAIL => Ok(()),
+        left => Ok(left.map(drop)?),
+    }
 }
