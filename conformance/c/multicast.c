@@ -686,6 +686,45 @@ static void synchronous_joins_return_their_own_outcome(void)
 	end(id);
 }
 
+static void groups_may_be_joined_again_before_their_loss_is_read(void)
+{
+	struct rdma_cm_id *id;
+	struct pollfd fd = { .fd = -1, .events = POLLIN };
+	/* This join needs nothing of the broadcast group. */
+	struct ib_mreq mreq = { .rec = { .join_state = FULL }, .comp_mask = KEYS };
+	struct ib_sa_mcmember_rec rec;
+	struct sockaddr_ib to = { .sib_family = AF_IB };
+	struct ibv_send_wr wr;
+
+	ready();
+	id = bound(RDMA_PS_UDP);
+	fd.fd = channel->fd;
+	mgid_of("ff12:4001:ffff::f04:406", mreq.rec.mgid.raw);
+	memcpy(&to.sib_addr, mreq.rec.mgid.raw, 16);
+	EQUAL(ibv_query_gid(id->verbs, 1, 0, &mreq.rec.port_gid), 0);
+	for (int leaves_first = 0; leaves_first < 2; leaves_first++) {
+		EQUAL(rdma_set_option(id, RDMA_PROTO_IB, IB_ADD_MEMBERSHIP, &mreq, sizeof(mreq)), 0);
+		EQUAL(outcome(id), 0);
+		change_port(0, REREGISTER);
+		EQUAL(poll(&fd, 1, -1), 1);
+		EQUAL(rdma_set_option(id, RDMA_PROTO_IB, IB_ADD_MEMBERSHIP, &mreq, sizeof(mreq)), 0);
+		if (leaves_first)
+			EQUAL(rdma_set_option(id, RDMA_PROTO_IB, IB_DROP_MEMBERSHIP, &mreq, sizeof(mreq)), 0);
+		EQUAL(outcome(id), -ENETRESET);
+		if (!leaves_first) {
+			EQUAL(outcome(id), 0);
+			EQUAL(rdma_get_option(id, RDMA_PROTO_IB, IB_ADD_MEMBERSHIP, &rec, sizeof(rec)), 0);
+			EQUAL(memcmp(rec.mgid.raw, mreq.rec.mgid.raw, 16), 0);
+			EQUAL(send_to(id, &wr, &to), 0);
+			EQUAL(rdma_set_option(id, RDMA_PROTO_IB, IB_DROP_MEMBERSHIP, &mreq, sizeof(mreq)), 0);
+		}
+		SETS(send_to(id, &wr, &to), EADDRNOTAVAIL);
+		SETS(rdma_set_option(id, RDMA_PROTO_IB, IB_DROP_MEMBERSHIP, &mreq, sizeof(mreq)), EADDRNOTAVAIL);
+		no_event();
+	}
+	end(id);
+}
+
 static void partitions_of_others_end_no_membership(void)
 {
 	struct rdma_cm_id *id;
@@ -866,6 +905,7 @@ static const struct test tests[] = {
 	TEST(refusal_and_silence_have_an_errno_each),
 	TEST(groups_that_are_forgotten_are_told),
 	TEST(synchronous_joins_return_their_own_outcome),
+	TEST(groups_may_be_joined_again_before_their_loss_is_read),
 	TEST(partitions_of_others_end_no_membership),
 	TEST(port_leaves_with_the_last_member),
 	TEST(gids_are_assigned),

@@ -73,6 +73,7 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
     let kind = event.kind;
     let group = event.context;
     let param = event.param;
+    let context = of_group.then(|| group_context(told.id(), group));
     told.set_mad(event.mad);
     match (kind, &param) {
         (EventKind::MulticastJoin, EventParam::Ud(ud)) => {
@@ -83,8 +84,7 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
         _ => {}
     }
     told.set_param(param);
-    if of_group {
-        let context = group_context(told.id(), group);
+    if let Some(context) = context {
         told.set_group_context(context);
     }
     Some(told)
@@ -168,12 +168,8 @@ fn joined(id: &Id, key: u64, how: &UdParam) -> Result<()> {
 
 /// Handles a failed join or the loss of a group.
 fn lost(id: &Id, key: u64, status: i32) {
-    id.change_groups(|groups| {
-        if let Some(group) = groups.iter_mut().find(|g| g.key == key) {
-            group.way = Err(group::lost(status));
-        }
-    });
     id.detach(key);
+    id.change_groups(|groups| group::failed(groups, key, group::lost(status)));
 }
 
 /// Returns the context that the program gave when it joined.

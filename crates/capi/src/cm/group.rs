@@ -33,6 +33,8 @@ pub(super) struct Group {
     pub(super) way: Result<Arc<Way>>,
     /// Whether the group is being left: no further event is delivered.
     pub(super) leaving: bool,
+    /// Whether it was lost and then joined again. It stays until the event of the loss is read.
+    pub(super) replaced: bool,
     /// The number of events that the program holds.
     pub(super) unacknowledged: usize,
 }
@@ -75,6 +77,25 @@ pub(super) fn left(groups: &mut [Group], key: u64) -> Option<Gid> {
     let mgid = group.mgid.filter(|_| was_attached)?;
     let is_heard = groups.iter().any(|g| g.attached && g.mgid == Some(mgid));
     (!is_heard).then_some(mgid)
+}
+
+/// Records that the group with this key is joined, or about to be. It replaces groups of its name: those that have failed are removed,
+/// and others were lost, which is reported by events that the program has not read yet.
+pub(super) fn replace(groups: &mut Vec<Group>, key: u64) {
+    let Some(name) = groups.iter().find(|g| g.key == key).map(|g| g.name) else { return };
+    let is_old = |g: &Group| g.key < key && g.name == name && !g.leaving;
+    groups.retain(|g| !(is_old(g) && g.failed()));
+    if !name.is_new() {
+        groups.iter_mut().filter(|g| is_old(g)).for_each(|g| g.replaced = true);
+    }
+}
+
+/// Records that a join failed, or that a group was lost. Removes the group if another has replaced it.
+pub(super) fn failed(groups: &mut Vec<Group>, key: u64, why: Errno) {
+    if let Some(group) = groups.iter_mut().find(|g| g.key == key) {
+        group.way = Err(why);
+    }
+    groups.retain(|g| g.key != key || !g.replaced);
 }
 
 /// The destination of datagrams to a group.
@@ -238,10 +259,18 @@ mod tests {
     fn group(n: u8, way: Result<Arc<Way>>) -> Group {
         let mgid = way.is_ok().then_some(Gid([n; 16]));
         let name = Ipv4Addr::new(239, 0, 0, n).into();
-        let (hears, attached, leaving) = (true, false, false);
-        let context = ptr::null_mut();
-        let unacknowledged = 0;
-        Group { key: n.into(), name, hears, attached, context, mgid, way, leaving, unacknowledged }
+        Group {
+            key: n.into(),
+            name,
+            hears: true,
+            attached: false,
+            context: ptr::null_mut(),
+            mgid,
+            way,
+            leaving: false,
+            replaced: false,
+            unacknowledged: 0,
+        }
     }
 
     fn way(key: u32) -> Arc<Way> {
@@ -294,6 +323,27 @@ mod tests {
         assert_eq!(left(&mut groups, 2), None);
         assert!(!joined(&mut groups, 1, &how(7), false));
         assert_eq!(left(&mut groups, 1), None);
+    }
+
+    #[test]
+    fn group_joined_again_before_its_loss_is_read_replaces_the_old_one() {
+        let lost = Errno(libc::ENETRESET);
+        let named_like_the_first = |n| {
+            let other = group(n, Err(NOT_YET));
+            Group { name: group(1, Err(NOT_YET)).name, ..other }
+        };
+        let mut groups = vec![group(1, Ok(way(10))), named_like_the_first(2)];
+        replace(&mut groups, 2);
+        assert_eq!(groups.iter().map(|g| g.replaced).collect::<Vec<_>>(), [true, false]);
+        failed(&mut groups, 1, lost);
+        assert_eq!(groups.iter().map(|g| g.key).collect::<Vec<_>>(), [2]);
+
+        // A group that was not replaced stays until it is joined again or left.
+        failed(&mut groups, 2, lost);
+        assert_eq!(groups.len(), 1);
+        groups.push(named_like_the_first(3));
+        replace(&mut groups, 3);
+        assert_eq!(groups.iter().map(|g| g.key).collect::<Vec<_>>(), [3]);
     }
 
     #[test]

@@ -211,7 +211,8 @@ unsafe fn named(addr: *const sockaddr) -> Result<GroupAddr> {
 fn group(id: &Id, name: GroupAddr) -> Result<ib_sa_mcmember_rec> {
     let key = {
         let state = id.lock();
-        let is_meant = |g: &&Group| !g.leaving && (name.is_new() || g.is_called(name));
+        let is_current = |g: &Group| !g.leaving && !g.replaced;
+        let is_meant = |g: &&Group| is_current(g) && (name.is_new() || g.is_called(name));
         let mut meant = state.groups.iter().filter(is_meant);
         match (meant.next(), meant.next()) {
             (Some(_), Some(_)) if name.is_new() => {

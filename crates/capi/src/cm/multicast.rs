@@ -9,7 +9,7 @@ use rdmux_wire::Pkey;
 
 use super::address;
 use super::event::set_event;
-use super::group::{Group, NOT_YET};
+use super::group::{self, Group, NOT_YET};
 use super::id::{Id, State};
 use super::stale::forget_events;
 use super::take::complete_join;
@@ -106,6 +106,7 @@ pub(super) fn join(id: &Id, wish: GroupWish, context: *mut c_void) -> Result<()>
         mgid: None,
         way: Err(NOT_YET),
         leaving: false,
+        replaced: false,
         unacknowledged: 0,
     };
     id.change_groups(|groups| groups.push(group));
@@ -120,9 +121,7 @@ pub(super) fn join(id: &Id, wish: GroupWish, context: *mut c_void) -> Result<()>
         id.change_groups(|groups| groups.retain(|g| g.key != key));
         return Err(error);
     }
-    // A group of this name that was not joined, or was lost, is replaced.
-    let is_old = |g: &Group| g.key != key && g.name == name && g.failed() && !g.leaving;
-    id.change_groups(|groups| groups.retain(|g| !is_old(g)));
+    id.change_groups(|groups| group::replace(groups, key));
     complete_join(id, key)
 }
 
@@ -148,9 +147,8 @@ pub(super) fn leave(id: &Id, name: GroupAddr) -> Result<()> {
     let client = id.process.client()?;
     let left = id.change_groups(|groups| {
         let find = |is_meant: &dyn Fn(&Group) -> bool| {
-            groups.iter().position(|group| !group.leaving && is_meant(group))
+            groups.iter().position(|g| !g.leaving && !g.replaced && is_meant(g))
         };
-        // A lost group may have been replaced already, before the event of its loss was read.
         let at = find(&|group| group.name == name && !group.failed())
             .or_else(|| find(&|group| group.name == name))
             .or_else(|| find(&|group| group.is_called(name)))?;

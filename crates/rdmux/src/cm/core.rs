@@ -62,7 +62,12 @@ pub(super) struct Group {
     pub(super) attached: bool,
     /// The address of the group, or an errno: ENOTCONN until it is joined.
     pub(super) way: std::result::Result<UdParam, i32>,
+    /// Whether it was lost and then joined again. It stays until the event of the loss is read.
+    pub(super) replaced: bool,
 }
+
+/// The errno of a group that is not joined yet, ENOTCONN.
+pub(super) const NOT_YET: i32 = 107;
 
 impl Group {
     /// Returns whether `name` names this group: the name given on joining, or its GID.
@@ -74,6 +79,30 @@ impl Group {
     pub(super) fn has(&self, mgid: Gid) -> bool {
         self.way.as_ref().is_ok_and(|way| way.av.dgid == mgid)
     }
+
+    /// Returns whether the join failed, or the group was lost.
+    fn failed(&self) -> bool {
+        self.way.as_ref().is_err_and(|why| *why != NOT_YET)
+    }
+}
+
+/// Records that the group with this key is joined, or about to be. It replaces groups of its name: those that have failed are removed,
+/// and others were lost, which is reported by events that the program has not read yet.
+pub(super) fn replace(groups: &mut Vec<Group>, key: u64) {
+    let Some(name) = groups.iter().find(|g| g.key == key).map(|g| g.name) else { return };
+    let is_old = |g: &Group| g.key < key && g.name == name;
+    groups.retain(|g| !(is_old(g) && g.failed()));
+    if !name.is_new() {
+        groups.iter_mut().filter(|g| is_old(g)).for_each(|g| g.replaced = true);
+    }
+}
+
+/// Records that a join failed, or that a group was lost. Removes the group if another has replaced it.
+fn failed(groups: &mut Vec<Group>, key: u64, why: i32) {
+    if let Some(group) = groups.iter_mut().find(|g| g.key == key) {
+        group.way = Err(why);
+    }
+    groups.retain(|g| g.key != key || !g.replaced);
 }
 
 /// The reason of a REJ sent at the program's request (IBTA table 108).
@@ -174,7 +203,7 @@ impl Core {
                 let turn = self.attaching();
                 self.detach(event.context);
                 drop(turn);
-                self.change_group(event.context, |group| group.way = Err(why));
+                failed(&mut self.lock().groups, event.context, why);
             }
             _ => {}
         }
@@ -303,5 +332,40 @@ impl fmt::Display for Core {
                 None => write!(f, "{}", self.handle),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn joined(key: u64) -> Group {
+        let name = Ipv4Addr::new(239, 1, 2, 3).into();
+        let way = Ok(UdParam::default());
+        Group { key, name, hears: true, attached: false, way, replaced: false }
+    }
+
+    fn keys(groups: &[Group]) -> Vec<(u64, bool)> {
+        groups.iter().map(|group| (group.key, group.replaced)).collect()
+    }
+
+    #[test]
+    fn group_joined_again_before_its_loss_is_read_replaces_the_old_one() {
+        const ENETRESET: i32 = 102;
+        let pending = |key| Group { way: Err(NOT_YET), ..joined(key) };
+        let mut groups = vec![joined(1), pending(2)];
+        replace(&mut groups, 2);
+        assert_eq!(keys(&groups), [(1, true), (2, false)]);
+        failed(&mut groups, 1, ENETRESET);
+        assert_eq!(keys(&groups), [(2, false)]);
+
+        // A group that was not replaced stays until it is joined again or left.
+        failed(&mut groups, 2, ENETRESET);
+        assert_eq!(keys(&groups), [(2, false)]);
+        groups.push(pending(3));
+        replace(&mut groups, 3);
+        assert_eq!(keys(&groups), [(3, false)]);
     }
 }

@@ -33,13 +33,11 @@ use std::io;
 use rdmux_cm::{GroupAddr, GroupWish, JoinFlags};
 use rdmux_wire::sa::McMemberRecord;
 
-use super::core::Group;
+use super::core::{Group, NOT_YET, replace};
 use super::id::Id;
 use crate::error::{Attempt, Cause, Error, Result};
 use crate::{Ah, SendWr};
 
-/// The errno of a group that is not joined yet, ENOTCONN.
-const NOT_YET: i32 = 107;
 /// The errno of a group that the id has not joined, EADDRNOTAVAIL.
 const NOT_JOINED: i32 = 99;
 
@@ -67,17 +65,16 @@ impl Id {
             state.last_group += 1;
             let key = state.last_group;
             let (hears, attached, way) = (wish.hears(), false, Err(NOT_YET));
-            state.groups.push(Group { key, name, hears, attached, way });
+            state.groups.push(Group { key, name, hears, attached, way, replaced: false });
             key
         };
         let asked = core.context.client().join_multicast(core.handle, wish, key);
-        let is_new = asked.is_ok();
-        // Replaces a membership of this name that failed or was lost.
-        core.lock().groups.retain(|group| {
-            let failed = group.way.as_ref().is_err_and(|why| *why != NOT_YET);
-            let is_old = group.key != key && group.name == name && failed;
-            if is_new { !is_old } else { group.key != key }
-        });
+        let mut state = core.lock();
+        match asked {
+            Ok(()) => replace(&mut state.groups, key),
+            Err(_) => state.groups.retain(|group| group.key != key),
+        }
+        drop(state);
         asked.on(format_args!("{core}, group {name}"), "join")
     }
 
@@ -132,7 +129,8 @@ impl Id {
     }
 
     fn find(&self, name: GroupAddr, asked: &'static str) -> Result<Group> {
-        let found = self.core().lock().groups.iter().find(|g| g.is_called(name)).cloned();
+        let is_meant = |g: &&Group| !g.replaced && g.is_called(name);
+        let found = self.core().lock().groups.iter().find(is_meant).cloned();
         found.ok_or_else(|| no_member(self, name, asked, NOT_JOINED))
     }
 }
