@@ -825,6 +825,45 @@ static void gids_are_assigned(void)
 	end(id);
 }
 
+/* As with Linux: the unspecified address asks for a new group, which others join by its GID, written as an IPv6 address. */
+static void unspecified_address_asks_for_a_new_group(void)
+{
+	struct sockaddr_in any4 = { .sin_family = AF_INET };
+	struct sockaddr_in6 any6 = { .sin6_family = AF_INET6 }, to = any6;
+	struct sockaddr *any[] = { (struct sockaddr *)&any4, (struct sockaddr *)&any6 };
+	static const uint8_t none[16];
+	struct rdma_cm_id *id, *other;
+	struct ib_sa_mcmember_rec rec;
+	struct ibv_send_wr wr;
+
+	ready();
+	id = bound(RDMA_PS_UDP);
+	other = bound(RDMA_PS_UDP);
+	for (int i = 0; i < 2; i++) {
+		int n = asked_so_far();
+
+		EQUAL(rdma_join_multicast(id, any[i], NULL), 0);
+		EQUAL(memcmp(question(n).record, none, 16), 0);
+		EQUAL(outcome(id), 0);
+		EQUAL(rdma_get_option(id, RDMA_PROTO_IP, IP_ADD_MEMBERSHIP, &rec, sizeof(rec)), 0);
+		EQUAL(rec.mgid.raw[2], 0xa0);
+		/* Ids of IPv4 addresses join it, too. */
+		memcpy(&to.sin6_addr, rec.mgid.raw, 16);
+		EQUAL(rdma_join_multicast(other, (struct sockaddr *)&to, NULL), 0);
+		EQUAL(outcome(other), 0);
+		EQUAL(send_to(other, &wr, &to), 0);
+		EQUAL(memcmp(question(n).record, none, 16), 0);
+		EQUAL(asked_so_far(), n + 1);
+		EQUAL(rdma_leave_multicast(other, (struct sockaddr *)&to), 0);
+		/* It is left by the address by which it was joined. */
+		EQUAL(rdma_leave_multicast(id, any[i]), 0);
+		SETS(rdma_leave_multicast(id, any[i]), EADDRNOTAVAIL);
+		EQUAL(question(n + 1).method, DELETE);
+	}
+	end(id);
+	end(other);
+}
+
 static struct ibv_wc completion(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
@@ -909,6 +948,7 @@ static const struct test tests[] = {
 	TEST(partitions_of_others_end_no_membership),
 	TEST(port_leaves_with_the_last_member),
 	TEST(gids_are_assigned),
+	TEST(unspecified_address_asks_for_a_new_group),
 	TEST(ids_that_are_bound_by_gid_join_groups_of_every_kind),
 };
 CHECK_MAIN(tests)

@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use net::{CLIENT, Out, SECOND, SERVER};
 use rdmux_cm::{
-    CmOption, ConnParam, DevicePort, EventKind, EventParam, IbAddr, IdHandle, IdOption,
-    LocalAddress, MadPath, Manager, OnlyDevice, Path, PathData, PathQuery, PortSpace, Redirect,
-    Refusal, Resolved, Time,
+    CmOption, ConnParam, DevicePort, EventKind, EventParam, GroupWish, IbAddr, IdHandle, IdOption,
+    JoinFlags, LocalAddress, MadPath, Manager, OnlyDevice, Path, PathData, PathQuery, PortSpace,
+    Redirect, Refusal, Resolved, Time,
 };
 use rdmux_transport::attr::{AddressVector, QpType, TransportType};
 use rdmux_wire::cm::{CmMad, Message, Mra, MraOf, RejReason, Req, SidrStatus};
@@ -673,4 +673,18 @@ fn removed_gid_raises_addr_change_for_ids_bound_to_it() {
     host.cm.set_device_ports(vec![host.port.clone()]);
     host.cm.set_addresses(Time::ZERO, vec![address], &mut host.out);
     host.event(EventKind::AddrChange);
+}
+
+#[test]
+fn ipv4_id_joins_ipv6_group_on_infiniband_but_not_on_roce() {
+    let mut host = Host::new(1);
+    let group: IpAddr = "ff12:a01b:fe80::1".parse().unwrap();
+    for (device, expected) in [(IB, Ok(())), (0, Err(22))] {
+        let only = Some(OnlyDevice { device, transport: TransportType::Ib });
+        let id = host.cm.create_id_on(CLIENT, PortSpace::Udp, QpType::Ud, only, 0).unwrap();
+        host.cm.bind(id, SocketAddr::new(host.ip, 0), false).unwrap();
+        let wish = GroupWish::address(group, JoinFlags::FullMember);
+        let joined = host.cm.join(Time::ZERO, id, wish, 1, &mut host.out);
+        assert_eq!(joined.map_err(|e| e.errno()), expected);
+    }
 }

@@ -70,7 +70,9 @@ extern "C" {
  *
  * A GID of zero, or one without its bit in the mask, asks for a group with a
  * GID that administration assigns; rdma_get_option returns it. To leave, only
- * the GID counts; zero names a group that has none yet.
+ * the GID counts; zero names a group that has none yet, otherwise the first one
+ * whose GID was assigned. In rdma_join_multicast(3) and rdma_leave_multicast(3)
+ * the addresses 0.0.0.0 and :: are such a GID of zero.
  *
  * join_state is the kind of member: 1 full, 2 non, 4 send-only non, 8
  * send-only full, or several of them. The queue pair is attached for the first

@@ -29,6 +29,8 @@ pub(super) struct Group {
     pub(super) context: *mut c_void,
     /// The group's GID, once joined.
     pub(super) mgid: Option<Gid>,
+    /// Whether it was joined as a new group, which has a GID now.
+    pub(super) assigned: bool,
     /// The destination of datagrams to it; or an error: ENOTCONN until it is joined, and then the one that an event reported.
     pub(super) way: Result<Arc<Way>>,
     /// Whether the group is being left: no further event is delivered.
@@ -62,6 +64,7 @@ pub(super) fn joined(groups: &mut [Group], key: u64, how: &UdParam, has_qp: bool
     let Some(group) = groups.iter_mut().find(|g| g.key == key) else { return false };
     if group.name.is_new() {
         group.name = mgid.into();
+        group.assigned = true;
     }
     group.mgid = Some(mgid);
     group.way = Ok(Way::new(how.clone()));
@@ -266,6 +269,7 @@ mod tests {
             attached: false,
             context: ptr::null_mut(),
             mgid,
+            assigned: false,
             way,
             leaving: false,
             replaced: false,

@@ -66,9 +66,10 @@ pub(super) fn refused(errno: Errno, field: &'static str, why: &'static str) -> E
     errno
 }
 
-/// Returns the group that an address names, and its partition if that is given.
+/// Returns the group that an address names, and its partition if that is given. The unspecified address names a new group.
 fn group_at(addr: Addr) -> (GroupAddr, Pkey) {
     match addr {
+        Addr::Ip(addr) if addr.ip().is_unspecified() => (GroupAddr::NEW, Pkey(0)),
         Addr::Ip(addr) => (GroupAddr::from(addr.ip()).canonical(), Pkey(0)),
         Addr::Ib(addr) => (addr.gid.into(), addr.pkey),
     }
@@ -104,6 +105,7 @@ pub(super) fn join(id: &Id, wish: GroupWish, context: *mut c_void) -> Result<()>
         attached: false,
         context,
         mgid: None,
+        assigned: false,
         way: Err(NOT_YET),
         leaving: false,
         replaced: false,
@@ -142,7 +144,8 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
     })
 }
 
-/// Leaves a group: the first that was joined by this name, otherwise one that has this GID.
+/// Leaves a group: the first that was joined by this name, otherwise one that has this GID. A new group that has a GID by now is
+/// also the first one that was joined as new.
 pub(super) fn leave(id: &Id, name: GroupAddr) -> Result<()> {
     let client = id.process.client()?;
     let left = id.change_groups(|groups| {
@@ -151,7 +154,8 @@ pub(super) fn leave(id: &Id, name: GroupAddr) -> Result<()> {
         };
         let at = find(&|group| group.name == name && !group.failed())
             .or_else(|| find(&|group| group.name == name))
-            .or_else(|| find(&|group| group.is_called(name)))?;
+            .or_else(|| find(&|group| group.is_called(name)))
+            .or_else(|| find(&|group| name.is_new() && group.assigned))?;
         let group = groups.get_mut(at)?;
         group.leaving = true;
         Some(group.key)

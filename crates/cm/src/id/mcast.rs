@@ -21,7 +21,6 @@ use rdmux_wire::{Mtu, Qpn};
 
 use super::entry::{Group, Id, IdState};
 use super::{EventBody, Manager};
-use crate::address::Addr;
 use crate::error::{CmError, Command, errno};
 use crate::event::{EventKind, EventParam};
 use crate::group::{GroupAddr, GroupFault, GroupWish};
@@ -79,7 +78,7 @@ impl Manager {
         };
         wish.check().map_err(wrong)?;
         let group = wish.group();
-        if !found.may_join(device, group) {
+        if !may_join(device, group) {
             return Err(CmError::Family { id, command });
         }
         self.check_at_port(device, wish).map_err(wrong)?;
@@ -234,13 +233,12 @@ impl Id {
         let &LocalAddress { device, port_num, ip: local, .. } = self.device.as_ref()?;
         Some(JoinQuery { device, port_num, port_space: self.ps, local, context, wish })
     }
+}
 
-    /// Returns whether an id with this address may join a group. An IP address joins groups of its family. On InfiniBand a
-    /// GID joins any, because every group there is a GID.
-    fn may_join(&self, device: &LocalAddress, group: GroupAddr) -> bool {
-        let by_gid = matches!(self.local, Some(Addr::Ib(_))) || matches!(group, GroupAddr::Gid(_));
-        device.has_lids && by_gid || group.is_new() || group.ip().is_ipv4() == device.ip.is_ipv4()
-    }
+/// Returns whether an id with this address may join a group. On RoCE it joins groups of its family. On InfiniBand it joins
+/// any, because every group there is a GID.
+fn may_join(device: &LocalAddress, group: GroupAddr) -> bool {
+    device.has_lids || group.is_new() || group.ip().is_ipv4() == device.ip.is_ipv4()
 }
 
 impl JoinQuery {
