@@ -196,8 +196,13 @@ macro_rules! redirect_socket {
             // SAFETY: an address, as the function's manual page requires.
             let ours = unsafe { path::socket(address, len) };
             let (address, len) = match &ours {
-                Some(ours) => (std::ptr::from_ref(ours).cast(), SOCKET_LEN),
-                None => (address, len),
+                Ok(Some(ours)) => (std::ptr::from_ref(ours).cast(), SOCKET_LEN),
+                Ok(None) => (address, len),
+                Err(why) => {
+                    // SAFETY: errno is this thread's own.
+                    unsafe { *libc::__errno_location() = *why };
+                    return -1;
+                }
             };
             // SAFETY: the caller's promises hold for the same arguments, and the address is valid.
             unsafe { next(fd, address, len) }

@@ -1,6 +1,6 @@
 //! Redirection of paths.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 
 /// The directories of a view, the same as in `rdmux_host::view`.
 const DIRECTORIES: [&[u8]; 4] = [
@@ -78,14 +78,34 @@ pub(crate) fn tree() -> Option<&'static [u8]> {
 }
 
 /// Returns the socket address to use in place of one of the host's ACM service; none for any other
-/// address, and where there is no room.
+/// address.
+///
+/// # Errors
+/// ENAMETOOLONG if the path in the tree is longer than a socket's path can be. The machine's own socket would be that of
+/// another host.
 ///
 /// # Safety
 /// `address` is NULL or has `len` readable bytes, as for bind(2).
 pub(crate) unsafe fn socket(
     address: *const libc::sockaddr,
     len: libc::socklen_t,
-) -> Option<libc::sockaddr_un> {
+) -> Result<Option<libc::sockaddr_un>, c_int> {
+    // SAFETY: the caller's promise.
+    let path = unsafe { socket_path(address, len) };
+    match (path.and_then(of_acm), tree()) {
+        (Some(path), Some(tree)) => socket_below(tree, path).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Returns the path of a Unix socket's address.
+///
+/// # Safety
+/// As for [`socket`]; the bytes stay as they are while the path is used.
+unsafe fn socket_path<'a>(
+    address: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> Option<&'a [u8]> {
     const AT: usize = std::mem::offset_of!(libc::sockaddr_un, sun_path);
     let len = usize::try_from(len).ok()?;
     if address.is_null() || len <= AT || len > size_of::<libc::sockaddr_un>() {
@@ -97,18 +117,26 @@ pub(crate) unsafe fn socket(
     if i32::from(family) != libc::AF_UNIX {
         return None;
     }
-    let path = bytes[AT..].split(|&byte| byte == 0).next()?;
-    let (path, tree) = (of_acm(path)?, tree()?);
+    bytes[AT..].split(|&byte| byte == 0).next()
+}
+
+/// Returns the address of a socket below a tree.
+///
+/// # Errors
+/// ENAMETOOLONG if its path is too long for an address.
+fn socket_below(tree: &[u8], path: &[u8]) -> Result<libc::sockaddr_un, c_int> {
+    #[expect(clippy::cast_possible_truncation, reason = "1")]
+    const FAMILY: libc::sa_family_t = libc::AF_UNIX as libc::sa_family_t;
     // SAFETY: all zero is a valid address.
     let mut new: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    new.sun_family = family;
+    new.sun_family = FAMILY;
     if tree.len() + path.len() >= new.sun_path.len() {
-        return None;
+        return Err(libc::ENAMETOOLONG);
     }
     for (to, from) in new.sun_path.iter_mut().zip(tree.iter().chain(path)) {
         *to = from.cast_signed();
     }
-    Some(new)
+    Ok(new)
 }
 
 /// Returns the path in the tree of a path of the host's ACM service.
@@ -179,13 +207,27 @@ mod tests {
             bytes.extend(path);
             let len = libc::socklen_t::try_from(bytes.len()).unwrap();
             // SAFETY: the slice has this many bytes.
-            unsafe { socket(bytes.as_ptr().cast(), len) }.is_some()
+            let path = unsafe { socket_path(bytes.as_ptr().cast(), len) };
+            path.and_then(of_acm).is_some()
         };
         let unix = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap();
         assert!(!of(unix, b"/run/dbus.sock\0") && !of(unix, b"\0/run/ibacm.sock"));
         assert!(!of(unix, b"") && !of(2, b"/run/ibacm.sock"));
         // SAFETY: NULL is allowed.
-        assert!(unsafe { socket(std::ptr::null(), 110) }.is_none());
+        assert!(unsafe { socket_path(std::ptr::null(), 110) }.is_none());
+        assert!(of(unix, b"/run/ibacm.sock\0") && of(unix, b"/var/run/ibacm.sock"));
+    }
+
+    #[test]
+    fn socket_in_a_tree_that_is_too_long_is_enametoolong_and_not_the_machines() {
+        let path = b"/run/ibacm-unix.sock";
+        let room = 107 - path.len();
+        let tree = [b'x'; 100];
+        let address = socket_below(&tree[..room], path).unwrap();
+        assert!(address.sun_path.ends_with(&[b'k'.cast_signed(), 0]));
+        for len in [room + 1, 100] {
+            assert_eq!(socket_below(&tree[..len], path).map(drop), Err(libc::ENAMETOOLONG));
+        }
     }
 
     #[test]
