@@ -66,6 +66,7 @@ pub(crate) unsafe fn open(
 mod tests {
     use std::ffi::CString;
     use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::fs::MetadataExt as _;
 
     use super::*;
 
@@ -92,12 +93,19 @@ mod tests {
         assert_eq!(unsafe { libc::close(fd) }, 0);
     }
 
+    /// Returns whether an open of the file waits for its lock (proc_locks(5)).
+    fn is_awaited(file: u64) -> bool {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| line.contains("-> FLOCK") && line.contains(&format!(":{file} ")))
+    }
+
     #[test]
     fn a_second_open_is_eagain_or_waits_for_the_first_to_close() {
         let dir = rdmux_testing::temp_dir();
         let path = CString::new(dir.path().join("issm0").as_os_str().as_bytes()).unwrap();
         // SAFETY: a string.
         assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+        let file = std::fs::metadata(dir.path().join("issm0")).unwrap().ino();
         for access in [libc::O_RDONLY, libc::O_RDWR] {
             let (first, why) = open_at(&path, access | libc::O_NONBLOCK);
             assert!(first >= 0, "{why:?}");
@@ -109,7 +117,10 @@ mod tests {
                 let path = path.clone();
                 move || open_at(&path, access)
             });
-            assert!(!waits.is_finished());
+            while !is_awaited(file) {
+                assert!(!waits.is_finished(), "it does not wait");
+                std::thread::yield_now();
+            }
             // A duplicate holds the lock as well.
             // SAFETY: a descriptor of this test.
             let copy = unsafe { libc::dup(first) };
@@ -121,6 +132,7 @@ mod tests {
             // SAFETY: a descriptor of this test.
             let flags = unsafe { libc::fcntl(second, libc::F_GETFL) };
             assert_eq!(flags & (libc::O_NONBLOCK | libc::O_ACCMODE), access);
+            assert_eq!(open_at(&path, access | libc::O_NONBLOCK), (-1, Some(libc::EAGAIN)));
             close(second);
         }
     }
