@@ -5,7 +5,6 @@
 //! is doing: it closes the socket once no thread takes an event from it, and keeps the memory for a while.
 
 use std::cell::UnsafeCell;
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +15,7 @@ use rdmux_host::EventChannel;
 use super::process::Process;
 use crate::abi::cma::rdma_event_channel;
 use crate::boundary::{Errno, Result, guarded, pointer};
+use crate::verbs::process::keep;
 
 /// `rdma_event_channel`. Its descriptor is a socket from the host service: readable while an event waits.
 #[repr(C)]
@@ -32,17 +32,18 @@ pub(super) struct Channel {
     source: Mutex<Option<Arc<EventChannel>>>,
 }
 
-/// Destroyed channels, oldest first.
-static DESTROYED: Mutex<VecDeque<Destroyed>> = Mutex::new(VecDeque::new());
-/// The number of destroyed channels that are kept, some hundred bytes each. A thread that accesses a channel even later accesses freed
-/// memory.
-const KEPT: usize = 256;
-
 /// A pointer from [`Channel::into_ptr`] that is not freed.
 struct Destroyed(*mut Channel);
 
 // SAFETY: any thread may free it, and any thread may use its contents.
 unsafe impl Send for Destroyed {}
+
+impl Drop for Destroyed {
+    fn drop(&mut self) {
+        // SAFETY: it came from `into_ptr`, and only the call that took the channel's source created this.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
 
 impl Channel {
     pub(super) fn open(process: &'static Process) -> Result<Box<Self>> {
@@ -86,15 +87,15 @@ impl Channel {
         // SAFETY: not NULL, then a channel's, whose memory is kept for longer than this takes.
         let Some(channel) = (unsafe { ptr.as_ref() }) else { return };
         channel.destroyed.store(true, Ordering::Release);
-        // A thread that is taking an event from it closes it afterwards.
-        let Some(_source) = channel.source.lock().take() else { return };
-        let mut destroyed = DESTROYED.lock();
-        destroyed.push_back(Destroyed(ptr));
-        if destroyed.len() > KEPT
-            && let Some(Destroyed(oldest)) = destroyed.pop_front()
-        {
-            // SAFETY: it came from `into_ptr`, and only the call that took its source put it there.
-            drop(unsafe { Box::from_raw(oldest) });
+        // A thread that is taking an event from it closes it afterwards. Of a channel inherited over a fork, the lock may be held
+        // by a thread of the parent.
+        let source = if channel.process.is_ours() {
+            channel.source.lock().take()
+        } else {
+            channel.source.try_lock().and_then(|mut source| source.take())
+        };
+        if source.is_some() {
+            keep(Destroyed(ptr));
         }
     }
 

@@ -5,7 +5,7 @@
 //! that it creates itself work.
 
 use std::cell::UnsafeCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_int};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
@@ -33,7 +33,13 @@ pub(crate) struct Process {
     pub(crate) logs: bool,
     /// Whether [`drain_at_exit`] was called.
     drains: bool,
+    /// Destroyed objects that threads may still access, oldest first.
+    kept: VecDeque<Box<dyn Send>>,
 }
+
+/// The number of destroyed objects that are kept, some hundred bytes each. A thread that accesses an object even later accesses freed
+/// memory.
+const KEPT: usize = 256;
 
 /// The standard library's lock, because a child can unlock it: parking_lot's passes ownership to a waiting thread, which the
 /// child does not have.
@@ -45,6 +51,7 @@ static PROCESS: Mutex<Process> = Mutex::new(Process {
     mad_ports: BTreeMap::new(),
     logs: false,
     drains: false,
+    kept: VecDeque::new(),
 });
 
 /// Locks and returns this process's singletons.
@@ -63,6 +70,16 @@ impl Process {
     pub(crate) fn open_ones(&self) -> impl Iterator<Item = Arc<Opened>> {
         self.opened.iter().filter_map(Weak::upgrade).filter(|opened| opened.is_ours())
     }
+}
+
+/// Keeps a destroyed object for a while, and drops the oldest one that is kept if there are many.
+pub(crate) fn keep(object: impl Send + 'static) {
+    let mut lists = lists();
+    lists.kept.push_back(Box::new(object));
+    let oldest = (lists.kept.len() > KEPT).then(|| lists.kept.pop_front());
+    // Not under the lock: any code may run.
+    drop(lists);
+    drop(oldest);
 }
 
 /// Called when the library is loaded, before any other of its functions.
@@ -150,5 +167,19 @@ mod tests {
                 drop(PROCESS.lock());
             }
         }
+    }
+    #[test]
+    fn kept_objects_are_dropped_oldest_first_and_without_the_lock() {
+        struct Object(usize, mpsc::Sender<usize>);
+        impl Drop for Object {
+            fn drop(&mut self) {
+                // In another thread, which does not have the lock.
+                std::thread::spawn(|| drop(lists())).join().unwrap();
+                self.1.send(self.0).unwrap();
+            }
+        }
+        let (dropped, all) = mpsc::channel();
+        (0..KEPT + 2).for_each(|n| keep(Object(n, dropped.clone())));
+        assert_eq!(all.try_iter().collect::<Vec<_>>(), [0, 1]);
     }
 }
