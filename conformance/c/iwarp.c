@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 #include <rdmux/iwarp.h>
@@ -327,6 +328,87 @@ static void the_event_says_that_the_mode_was_not_to_be_had(void)
 	converse(true, false);
 }
 
+struct polling {
+	struct ibv_cq *cq;
+	_Atomic int is_cancelled;
+};
+
+static void *polls_to_the_end(void *argument)
+{
+	struct polling *polling = argument;
+	struct ibv_wc wc;
+	int n;
+
+	while (!polling->is_cancelled)
+		;
+	while ((n = ibv_poll_cq(polling->cq, 1, &wc)) == 0)
+		;
+	EQUAL(n, 1);
+	EQUAL(wc.status, IBV_WC_WR_FLUSH_ERR);
+	/* The stream may be closed a little later. */
+	for (int i = 0; i < 1000; i++)
+		CHECK(ibv_poll_cq(polling->cq, 1, &wc) >= 0);
+	pthread_testcancel();
+	return NULL;
+}
+
+/* Cancels a thread, and then lets the peer end the connection whose completions the thread polls. */
+static void end_while_cancelled(void)
+{
+	static uint8_t byte;
+	struct sockaddr_in address = own_address();
+	struct rdma_cm_id *listener, *id;
+	struct polling polling = { 0 };
+	struct ibv_mr *mr;
+	int ends[2], child;
+	pthread_t poller;
+	void *result;
+
+	EQUAL(pipe2(ends, O_CLOEXEC), 0);
+	child = check_fork();
+	if (child == 0) {
+		struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
+
+		close(ends[1]);
+		EQUAL(read(ends[0], &address, sizeof(address)), sizeof(address));
+		id = endpoint(false, &address);
+		EQUAL(rdma_connect(id, &param), 0);
+		EQUAL(read(ends[0], &byte, 1), 1);
+		EQUAL(rdma_disconnect(id), 0);
+		rdma_destroy_ep(id);
+		exit(0);
+	}
+	listener = endpoint(true, &address);
+	EQUAL(rdma_listen(listener, 1), 0);
+	address = *(struct sockaddr_in *)rdma_get_local_addr(listener);
+	EQUAL(write(ends[1], &address, sizeof(address)), sizeof(address));
+	EQUAL(rdma_get_request(listener, &id), 0);
+	CHECK((mr = rdma_reg_msgs(id, &byte, 1)) != NULL);
+	EQUAL(rdma_post_recv(id, NULL, &byte, 1, mr), 0);
+	EQUAL(rdma_accept(id, NULL), 0);
+	polling.cq = id->recv_cq;
+	EQUAL(pthread_create(&poller, NULL, polls_to_the_end, &polling), 0);
+	EQUAL(pthread_cancel(poller), 0);
+	polling.is_cancelled = 1;
+	EQUAL(write(ends[1], "", 1), 1);
+	EQUAL(pthread_join(poller, &result), 0);
+	CHECK(result == PTHREAD_CANCELED);
+	rdma_disconnect(id);
+	EQUAL(rdma_dereg_mr(mr), 0);
+	rdma_destroy_ep(id);
+	rdma_destroy_ep(listener);
+	close(ends[0]);
+	close(ends[1]);
+	check_child(child);
+}
+
+/* Polling is no cancellation point, even when it closes a stream that the peer has ended. The library's own thread closes some. */
+static void cancelled_while_it_polls_to_the_end(void)
+{
+	for (int i = 0; i < 10; i++)
+		end_while_cancelled();
+}
+
 static struct rdma_cm_event *next(struct rdma_event_channel *events, enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *event;
@@ -376,6 +458,7 @@ static const struct test tests[] = {
 	TEST(the_passive_side_sends_first),
 	TEST(the_active_side_sends_first),
 	TEST(the_event_says_that_the_mode_was_not_to_be_had),
+	TEST(cancelled_while_it_polls_to_the_end),
 	TEST(events_of_other_devices_have_no_mode),
 };
 

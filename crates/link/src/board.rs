@@ -32,6 +32,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
+use rustix::thread::{Timespec, nanosleep};
+
 use crate::shared::{AtomicU64, Mapping, Ordering, ReadMapping, fence, size};
 
 /// The maximum number of copies of a process in flight at once.
@@ -388,7 +390,8 @@ fn wait_a_turn(turn: u32) -> bool {
         _ if cfg!(loom) => return false,
         0..1000 => std::hint::spin_loop(),
         1000..1100 => crate::spin_wait::yield_or_sleep(),
-        _ => std::thread::sleep(Duration::from_micros(100)),
+        // As a direct system call: the C library's sleep is a cancellation point, and polling must not be one.
+        _ => drop(nanosleep(&Timespec { tv_sec: 0, tv_nsec: 100_000 })),
     }
     turn >= 1100
 }

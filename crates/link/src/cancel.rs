@@ -38,6 +38,20 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
+/// Runs `f` in a thread whose cancellation is pending. A cancellation point in `f` ends the process: Rust frames cannot be unwound so.
+#[cfg(test)]
+pub(crate) fn while_pending<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+    let cancelled = || {
+        // SAFETY: it acts at a cancellation point.
+        assert_eq!(unsafe { libc::pthread_cancel(libc::pthread_self()) }, 0);
+        let result = f();
+        // Nor does it act while the thread ends.
+        std::mem::forget(Uncancelled::new());
+        result
+    };
+    std::thread::scope(|scope| scope.spawn(cancelled).join().unwrap())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

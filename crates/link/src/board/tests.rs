@@ -136,6 +136,14 @@ fn wait_for_copies_times_out_on_an_uncleared_hazard() {
 }
 
 #[test]
+fn wait_for_copies_is_no_cancellation_point() {
+    let (own, peer) = pair();
+    let _hazard = own.enter(5).unwrap();
+    let wait = || peer.wait_for_copies(5, Duration::ZERO, || false);
+    assert_eq!(crate::cancel::while_pending(wait), Err(Stuck));
+}
+
+#[test]
 fn board_hazards_are_limited() {
     let (own, peer) = pair();
     let hazards: Vec<_> = (0..HAZARDS).map(|_| own.enter(5).unwrap()).collect();

@@ -24,6 +24,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::control::ControlBuf;
+use crate::cancel::Uncancelled;
 use crate::mmap::PrivateMapping;
 use crate::sys;
 
@@ -224,16 +225,34 @@ pub(super) fn send(
         Some(pipe) => pipe,
         None => Pipe::new()?,
     };
+    let sent = send_through(&through, fd, name, control, front, rest, buf);
+    if sent.is_ok() {
+        *pipe = Some(through);
+    } else {
+        // Closing is a cancellation point, which no program expects in ibv_post_send and ibv_poll_cq.
+        let _uncancelled = Uncancelled::new();
+        drop(through);
+    }
+    sent
+}
+
+/// Sends a message through an empty pipe, which is empty again unless this fails.
+fn send_through(
+    pipe: &Pipe,
+    fd: impl AsFd,
+    name: &SockAddr,
+    control: &ControlBuf,
+    front: &[u8],
+    rest: &[u8],
+    buf: &mut ZeroCopyBuf,
+) -> io::Result<()> {
     buf.fill(rest);
-    if buf.vmsplice(&through.write, rest.len())? != rest.len() {
+    if buf.vmsplice(&pipe.write, rest.len())? != rest.len() {
         return Err(io::ErrorKind::Unsupported.into());
     }
     sys::send(&fd, name, front, control.as_slice(), true)?;
-    match splice(&through.read, None, &fd, None, rest.len(), SpliceFlags::NONBLOCK) {
-        Ok(n) if n == rest.len() => {
-            *pipe = Some(through);
-            Ok(())
-        }
+    match splice(&pipe.read, None, &fd, None, rest.len(), SpliceFlags::NONBLOCK) {
+        Ok(n) if n == rest.len() => Ok(()),
         outcome => {
             // The message that was begun must be ended: otherwise the kernel would take the next one as the rest of it.
             uncork(fd)?;
@@ -346,6 +365,19 @@ mod tests {
         let n = rustix::net::recv(&liar, &mut came[..], RecvFlags::DONTWAIT).unwrap().0;
         assert_eq!(n, 30_000);
         assert!(came[..n].iter().all(|b| *b == 7), "the pages that were sent to it are its own");
+    }
+
+    #[test]
+    fn failed_zerocopy_send_is_no_cancellation_point() {
+        let (no_socket, name) = (Pipe::new().unwrap(), socket().unwrap().local_addr().unwrap());
+        let pool = Arc::new(ZeroCopyPool::with(1).unwrap());
+        let mut buf = pool.take(dest(1)).unwrap();
+        let mut pipe = None;
+        let mut sends =
+            || send(&no_socket.read, &mut pipe, &name, &cut(1000), &[7; 30_000], &mut buf);
+        let error = crate::cancel::while_pending(&mut sends).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTSOCK));
+        assert!(pipe.is_none());
     }
 
     #[test]

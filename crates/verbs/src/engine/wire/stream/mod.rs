@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use rdmux_link::cancel::Uncancelled;
 use rdmux_link::tcp::Received;
 use rdmux_link::{LinkCaps, TcpStream, Wire};
 use rdmux_transport::Time;
@@ -249,6 +250,8 @@ impl Engine {
     fn close_ended(&self, device: &Arc<Device>, streams: &mut Streams) {
         loop {
             let Some(Ended { qpn, number, tcp }) = self.wires.ended.lock().pop() else { return };
+            // Closing is a cancellation point, which no program expects in ibv_poll_cq.
+            let _uncancelled = Uncancelled::new();
             if streams.remove(&tcp) {
                 drop(tcp);
                 device.control().stream_ended(qpn, number);
