@@ -67,6 +67,8 @@ pub(crate) struct Sources {
     /// Whether the host's configuration admits users other than its owner.
     pub(crate) others: bool,
     is_of_systemd: bool,
+    /// Whether standard output leads to the process that waits until clients can connect, and is no log.
+    is_on_demand: bool,
     options: Option<PathBuf>,
     addresses: Option<PathBuf>,
 }
@@ -108,8 +110,9 @@ impl Sources {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let (options, addresses) =
             (args.options.as_ref().map(absolute), args.addresses.as_ref().map(absolute));
-        let (name, is_of_systemd) = (endpoint_name(host), args.systemd);
-        Self { places, name, others, is_of_systemd, options, addresses }
+        let name = endpoint_name(host);
+        let (is_of_systemd, is_on_demand) = (args.systemd, args.on_demand);
+        Self { places, name, others, is_of_systemd, is_on_demand, options, addresses }
     }
 
     /// Reads options and addresses, and reports all their problems. Invalid lines are ignored.
@@ -146,6 +149,8 @@ impl Sources {
             // The journal records standard error.
             None if self.is_of_systemd => Target::Stderr,
             None => Target::File(self.places.log()),
+            // Standard error is the default file then (`background`).
+            Some(LogFile::Stdout) if self.is_on_demand => Target::Stderr,
             Some(LogFile::Stdout) => Target::Stdout,
             Some(LogFile::Stderr) => Target::Stderr,
             Some(LogFile::File(path)) => Target::File(self.own(path)),
@@ -425,6 +430,15 @@ mod tests {
         let (config, report) = world.sources.read();
         assert_eq!(config.options.server_mode, ServerMode::Unix);
         assert!(report.to_string().contains("server_mode is ignored"), "{report}");
+    }
+
+    #[test]
+    fn log_on_stdout_goes_to_stderr_while_stdout_tells_when_clients_can_connect() {
+        let mut world = world();
+        fs::write(world.dir.path().join("ibacm_opts.cfg"), "log_file stdout\n").unwrap();
+        assert_eq!(world.sources.read().0.log, Target::Stdout);
+        world.sources.is_on_demand = true;
+        assert_eq!(world.sources.read().0.log, Target::Stderr);
     }
 
     #[test]

@@ -277,6 +277,17 @@ fn background_acm_service_is_ready_when_its_command_returns() {
 }
 
 #[test]
+fn background_acm_service_with_log_file_stdout_logs_to_its_default_file() {
+    let net = fabric();
+    let config = places(&net, "a").config().to_owned();
+    fs::create_dir_all(&config).unwrap();
+    fs::write(config.join("ibacm_opts.cfg"), "log_file stdout\n").unwrap();
+    let places = in_background(&net, "a");
+    let log = fs::read_to_string(places.log()).unwrap();
+    assert!(log.contains("serving host a"), "{log}");
+}
+
+#[test]
 fn host_down_ends_its_acm_service_too() {
     let net = fabric();
     let places = in_background(&net, "a");

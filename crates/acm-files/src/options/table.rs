@@ -98,7 +98,8 @@ pub const OPTIONS: &[Row] = &[
         ..row(
             "log_file",
             "The destination of the log: a file, stdout or stderr. The default is a file in the \
-             folder of the service.",
+             folder of the service, which a service in the background also uses instead of stdout \
+             and stderr.",
             |options, words| {
                 options.log_file = Some(match words[0] {
                     "stdout" => LogFile::Stdout,
