@@ -44,7 +44,7 @@ impl Lock {
 }
 
 /// `O_NOFOLLOW` as a flag of open(2).
-pub(crate) const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
 fn write_pid(mut file: &File) -> io::Result<()> {
     file.set_len(0)?;

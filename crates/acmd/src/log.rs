@@ -6,13 +6,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, reload};
-
-use crate::lock::NOFOLLOW;
 
 /// The target of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,16 +62,28 @@ impl Log {
     }
 }
 
-/// Opens a log file for appending. Does not follow a symbolic link.
+/// Opens a log file for appending. Does not follow a symbolic link, and does not wait for the reader of a FIFO.
 pub(crate) fn open(path: &std::path::Path) -> io::Result<File> {
+    // A terminal must not become the service's own. Regular files ignore NONBLOCK.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o640)
-        .custom_flags(NOFOLLOW)
-        .open(path)?;
-    // A FIFO or a terminal could block the service.
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)
+        .map_err(|e| if is_fifo(&e) { not_regular() } else { e })?;
+    // A FIFO or a terminal could block the service later.
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
+}
+
+/// Returns whether open(2) reports a FIFO without a reader.
+fn is_fifo(e: &io::Error) -> bool {
+    Errno::from_io_error(e) == Some(Errno::NXIO)
+}
+
+fn not_regular() -> io::Error {
+    io::Error::other("it is not a regular file")
 }
 
 /// Returns the filter of a `log_level`, which `$RUST_LOG` overrides.
@@ -142,6 +154,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use rdmux_testing::temp_dir;
+    use rustix::fs::Mode;
 
     use super::*;
 
@@ -155,7 +168,19 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o137, 0);
         symlink(&path, &link).unwrap();
         assert!(open(&link).is_err());
-        assert!(open("/dev/null".as_ref()).is_err(), "no file");
+        let error = open("/dev/null".as_ref()).unwrap_err();
+        assert_eq!(error.to_string(), not_regular().to_string());
+    }
+
+    #[test]
+    fn fifo_is_refused_at_once_with_and_without_a_reader() {
+        let dir = temp_dir();
+        let path = dir.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+        let refused = || open(&path).unwrap_err().to_string();
+        assert_eq!(refused(), not_regular().to_string());
+        let _reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        assert_eq!(refused(), not_regular().to_string());
     }
 
     #[test]
