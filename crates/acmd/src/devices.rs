@@ -8,6 +8,7 @@ use rdmux_acm::{Port, PortId, PortKind};
 use rdmux_host::DeviceChoice;
 use rdmux_wire::sa::Rate;
 
+use crate::failures::Failures;
 use crate::poller::{Interest, Poller, Token};
 use crate::rest::Rest;
 
@@ -57,8 +58,8 @@ impl Seen {
 enum Device {
     /// An open device.
     Open(Context, Drive),
-    /// A device that could not be opened: when to try again, and the next pause.
-    Closed(Instant, Duration),
+    /// A device that is not open, and when to try again.
+    Closed(Instant),
 }
 
 /// Time at which a device must be driven.
@@ -80,6 +81,7 @@ impl Drive {
 pub(crate) struct Devices {
     host: String,
     devices: BTreeMap<DeviceKind, Device>,
+    failures: Failures<DeviceKind>,
     ids: BTreeMap<At, PortId>,
 }
 
@@ -87,16 +89,17 @@ impl Devices {
     /// Returns the devices of a host, none of them open yet.
     pub(crate) fn new(host: &str, choice: DeviceChoice) -> Self {
         let now = Instant::now();
-        let closed = |kind: &DeviceKind| (*kind, Device::Closed(now, RETRY.0));
+        let closed = |kind: &DeviceKind| (*kind, Device::Closed(now));
         let devices = choice.kinds().iter().map(closed).collect();
-        Self { host: host.to_owned(), devices, ids: BTreeMap::new() }
+        let failures = Failures::new(RETRY.0, RETRY.1);
+        Self { host: host.to_owned(), devices, failures, ids: BTreeMap::new() }
     }
 
     /// Returns the context of a device, if it is open.
     pub(crate) fn context(&self, kind: DeviceKind) -> Option<&Context> {
         match self.devices.get(&kind)? {
             Device::Open(context, _) => Some(context),
-            Device::Closed(..) => None,
+            Device::Closed(_) => None,
         }
     }
 
@@ -115,7 +118,7 @@ impl Devices {
     pub(crate) fn open(&mut self, now: Instant, poller: &Poller) -> bool {
         let mut opened = false;
         for (&kind, device) in &mut self.devices {
-            let Device::Closed(until, pause) = *device else { continue };
+            let Device::Closed(until) = *device else { continue };
             if now < until {
                 continue;
             }
@@ -135,11 +138,11 @@ impl Devices {
                     tracing::info!("{context} is open");
                     let drive = Drive { at: Some(now), rest: Rest::default() };
                     *device = Device::Open(context, drive);
+                    self.failures.end(&kind);
                     opened = true;
                 }
                 Err(e) => {
-                    tracing::warn!("{e}; retrying in {pause:?}");
-                    *device = Device::Closed(now + pause, (pause * 2).min(RETRY.1));
+                    *device = Device::Closed(now + self.failures.tell(kind, &e));
                 }
             }
         }
@@ -153,7 +156,7 @@ impl Devices {
         {
             poller.remove(&*context);
             poller.remove(context.drive_fd());
-            *device = Device::Closed(now + RETRY.0, RETRY.0);
+            *device = Device::Closed(now + RETRY.0);
         }
     }
 
@@ -161,7 +164,7 @@ impl Devices {
     pub(crate) fn next_try(&self) -> Option<Instant> {
         let until = |device: &Device| match device {
             Device::Open(..) => None,
-            Device::Closed(until, _) => Some(*until),
+            Device::Closed(until) => Some(*until),
         };
         self.devices.values().filter_map(until).min()
     }
@@ -201,7 +204,7 @@ impl Devices {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let drive = |device: &Device| match device {
             Device::Open(_, drive) => drive.next(),
-            Device::Closed(..) => None,
+            Device::Closed(_) => None,
         };
         self.devices.values().filter_map(drive).chain(self.next_try()).min()
     }

@@ -12,7 +12,7 @@
 //!
 //! In reading order: `args` and `config` are its configuration; `lock`, `log` and `listen` are its files; `clients` are the client
 //! sockets and their limits; `devices` describes the ports, and `queue` and `mads` use them; `cache` is the shared memory that
-//! programs read; `names` and `system` query the operating system; `worker` reads large files; all
+//! programs read; `names` and `system` query the operating system; `worker` reads large files; `failures` logs repeated failures once; all
 //! threads notify the loop by `wake`; `driver` performs the machine's I/O, `resolver` keeps its repeated answers, and `service` is the event loop around all.
 #![forbid(unsafe_code)]
 
@@ -24,6 +24,7 @@ mod config;
 mod devices;
 mod driver;
 mod error;
+mod failures;
 mod listen;
 mod lock;
 mod log;

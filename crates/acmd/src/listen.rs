@@ -145,14 +145,30 @@ impl Listener {
         Ok(())
     }
 
+    /// Gives the file of a Unix socket another mode, and creates or removes its link. Files of systemd stay. Returns whether clients can
+    /// connect: not if the file has been removed.
+    ///
+    /// # Errors
+    /// [`AcmdError::Io`].
+    pub(crate) fn publish(&mut self, places: &Places, publish: Publish) -> Result<bool, AcmdError> {
+        let Some(path) = self.files.first() else { return Ok(true) };
+        match fs::set_permissions(path, Permissions::from_mode(publish.socket_mode())) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+            changed => changed.map_err(AcmdError::of_file("change the mode of", path))?,
+        }
+        self.files.truncate(1);
+        self.link(places.socket_link(), publish)?;
+        Ok(true)
+    }
+
+    /// Closes the socket, and leaves its files, which a successor has replaced.
+    pub(crate) fn abandon_files(mut self) {
+        self.files.clear();
+    }
+
     /// Returns the kind of its clients.
     pub(crate) fn kind(&self) -> Kind {
         self.kind
-    }
-
-    /// Returns whether systemd has created it.
-    pub(crate) fn is_of_systemd(&self) -> bool {
-        self.kind == Kind::Unix && self.files.is_empty()
     }
 
     /// Accepts a connection, as [`Acceptor::accept`] does.
@@ -293,6 +309,35 @@ mod tests {
         let _listener = Listener::unix(&places, Publish { links: false, others: true }).unwrap();
         assert_eq!(mode(), 0o666);
         assert!(fs::symlink_metadata(places.socket_link()).is_err());
+    }
+
+    #[test]
+    fn socket_that_is_published_otherwise_keeps_the_clients_that_wait() {
+        let dir = temp_dir();
+        let places = Places::new(dir.path(), "/nowhere");
+        let mode = || fs::metadata(places.socket()).unwrap().permissions().mode() & 0o777;
+        let mut listener = Listener::unix(&places, OWNER).unwrap();
+        let _client = UnixStream::connect(places.socket()).unwrap();
+        assert!(listener.publish(&places, Publish { links: false, others: true }).unwrap());
+        assert_eq!(mode(), 0o666);
+        assert!(fs::symlink_metadata(places.socket_link()).is_err());
+        assert!(listener.accept().unwrap().is_some());
+        assert!(listener.publish(&places, OWNER).unwrap());
+        assert_eq!(mode(), 0o600);
+        let _client = UnixStream::connect(places.socket_link()).unwrap();
+        // The link cannot be replaced: the socket stays.
+        fs::remove_file(places.socket_link()).unwrap();
+        fs::create_dir(places.socket_link()).unwrap();
+        assert!(listener.publish(&places, OWNER).is_err());
+        let _client = UnixStream::connect(places.socket()).unwrap();
+        fs::remove_dir(places.socket_link()).unwrap();
+        fs::remove_file(places.socket()).unwrap();
+        assert!(!listener.publish(&places, OWNER).unwrap());
+        let successor = Listener::unix(&places, OWNER).unwrap();
+        listener.abandon_files();
+        let _client = UnixStream::connect(places.socket_link()).unwrap();
+        drop(successor);
+        assert!(!places.socket().exists());
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::clients::Clients;
 use crate::config::{Config, Loaded, Sources};
 use crate::devices::{At, Devices, Seen};
 use crate::driver::Driver;
+use crate::failures::Failures;
 use crate::listen::Listener;
 use crate::log::Log;
 use crate::names::Names;
@@ -47,6 +48,8 @@ const DATAGRAMS: usize = 256;
 const SETTLE: Duration = Duration::from_millis(100);
 /// The delay until a second refresh, for a host's service that was slow, or a fabric that was not up.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The longest pause before another attempt to get what could not be had.
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// The service's state: see the module.
 pub(crate) struct Service {
@@ -69,7 +72,12 @@ pub(crate) struct Service {
     sources: Sources,
     log: Log,
     poller: Poller,
+    /// The Unix socket, and the TCP socket if the options require one.
     listeners: Vec<Listener>,
+    /// Whether the options require other sockets than those that exist.
+    must_listen: bool,
+    /// What could not be had, and is tried again.
+    failures: Failures<refresh::Needed>,
     /// The users of the host besides its owner.
     users: Vec<u32>,
     signals: Signals,
@@ -151,6 +159,8 @@ impl Service {
             log,
             poller,
             listeners: Vec::new(),
+            must_listen: false,
+            failures: Failures::new(AGAIN, LONGEST),
             users,
             signals,
             files: None,

@@ -1,6 +1,7 @@
 //! Refreshes ports, endpoints and addresses: notifies the machine of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::path::Path;
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use rdmux_acm_files::addresses::{Assignment, Assignments, PkeyChoice};
 use rdmux_acm_files::{Problem, Report, Severity, names};
 use rdmux_wire::acm::Address;
 
-use super::{AGAIN, Service, time};
+use super::{Service, time};
 use crate::devices::{At, Seen};
 use crate::driver::{EndpointIo, Later, PortIo};
 use crate::mads::{Administration, Mads};
@@ -30,6 +31,17 @@ pub(super) struct Planned {
     endpoint: Endpoint,
     /// The index of the endpoint's P_Key, and the number of its queue pair's receives.
     shape: (u16, u32),
+}
+
+/// Something that the service needs, and that can fail to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Needed {
+    /// A port's access to subnet administration.
+    Mads(At),
+    /// The queue pair of an endpoint.
+    Queue(EndpointId),
+    /// The sockets that clients connect to.
+    Sockets,
 }
 
 impl Planned {
@@ -72,6 +84,16 @@ impl Service {
         self.set_endpoints(&wanted);
         self.load();
         self.driver.forgive_claims();
+        self.listen_anew();
+    }
+
+    /// Logs that something cannot be had, and schedules another attempt.
+    pub(super) fn retry(&mut self, what: Needed, why: &impl Display) {
+        let at = Instant::now() + self.failures.tell(what, why);
+        // A refresh before then tries again, too.
+        if !self.look.iter().any(|look| *look <= at) {
+            self.look.push(at);
+        }
     }
 
     /// Logs which lines of the file of addresses have no port, unless that has been logged.
@@ -126,11 +148,11 @@ impl Service {
             })
         });
         match opened {
-            Ok(mads) => port.mads = Some(mads),
-            Err(e) => {
-                tracing::warn!("{e}; retrying in {AGAIN:?}");
-                self.look.push(Instant::now() + AGAIN);
+            Ok(mads) => {
+                port.mads = Some(mads);
+                self.failures.end(&Needed::Mads(at));
             }
+            Err(e) => self.retry(Needed::Mads(at), &e),
         }
     }
 
@@ -162,6 +184,7 @@ impl Service {
             self.planned.iter().filter(|(_, p)| p.at == at).map(|(id, _)| *id).collect();
         endpoints.into_iter().for_each(|id| self.forget_endpoint(id));
         self.driver.ports.remove(&id);
+        self.failures.end(&Needed::Mads(at));
         if let Some(seen) = self.seen.remove(&at) {
             tracing::info!("{} port {} is gone", seen.device, at.number);
         }
@@ -201,6 +224,7 @@ impl Service {
             self.resolver.change().published_nothing();
         }
         self.planned.remove(&id);
+        self.failures.end(&Needed::Queue(id));
     }
 
     /// Returns the number of an endpoint, which does not change while it exists.
@@ -266,11 +290,9 @@ impl Service {
                 if let Some(endpoint) = self.driver.endpoints.get_mut(&id) {
                     endpoint.queue = Some(queue);
                 }
+                self.failures.end(&Needed::Queue(id));
             }
-            Err(e) => {
-                tracing::warn!("{e}; retrying in {AGAIN:?}");
-                self.look.push(Instant::now() + AGAIN);
-            }
+            Err(e) => self.retry(Needed::Queue(id), &e),
         }
     }
 }

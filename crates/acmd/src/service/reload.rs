@@ -11,6 +11,7 @@ use rdmux_wire::acm::Address;
 use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{Gid, Lid};
 
+use super::refresh::Needed;
 use super::{Service, time};
 use crate::AcmdError;
 use crate::clients::{Access, Limits};
@@ -50,10 +51,10 @@ impl Service {
             tracing::info!("options have changed");
             self.resolver.change().set_options(time(), new.machine.clone(), &mut self.driver);
         }
-        if has_other_sockets && let Err(e) = self.listen(false) {
-            tracing::error!("{e}");
-        }
+        self.must_listen |= has_other_sockets;
         self.must_load = true;
+        // What still cannot be had is logged again.
+        self.failures.clear();
         self.unmet = Report::default();
         self.refresh();
         self.settle(std::time::Instant::now());
@@ -75,30 +76,32 @@ impl Service {
         publish(&self.sources, &self.config.options)
     }
 
-    /// Creates the sockets that the options require, in place of the previous ones. A socket that systemd has created
-    /// stays.
+    /// Creates the sockets that changed options require. If that fails, they are created later.
+    pub(super) fn listen_anew(&mut self) {
+        if !self.must_listen {
+            return;
+        }
+        match self.listen(false) {
+            Ok(()) => {
+                self.must_listen = false;
+                self.failures.end(&Needed::Sockets);
+            }
+            Err(e) => self.retry(Needed::Sockets, &e),
+        }
+    }
+
+    /// Creates the sockets that the options require. The Unix socket stays, except for the mode of its file, and its link.
     ///
     /// # Errors
     /// [`AcmdError::Io`].
     pub(super) fn listen(&mut self, is_of_systemd: bool) -> Result<(), AcmdError> {
-        let of_systemd = match self.listeners.iter().position(Listener::is_of_systemd) {
-            Some(index) => Some(self.listeners.swap_remove(index)),
-            None if is_of_systemd => Listener::of_systemd()?,
-            None => None,
-        };
-        for old in of_systemd.iter().chain(&self.listeners) {
-            self.poller.remove(old);
+        self.listen_unix(is_of_systemd)?;
+        // The new one may have the same port. The files are removed with the old one.
+        for old in self.listeners.drain(1..) {
+            self.poller.remove(&old);
         }
-        // Their files are removed with them.
-        self.listeners.clear();
         let places = &self.sources.places;
         let (mode, port) = (self.config.options.server_mode, self.config.options.server_port);
-        let unix = match of_systemd {
-            Some(listener) => listener,
-            None => Listener::unix(places, self.publish())?,
-        };
-        self.watch_listener(&unix, 0)?;
-        self.listeners.push(unix);
         if mode == ServerMode::Unix {
             forget_port(places);
             return Ok(());
@@ -106,6 +109,31 @@ impl Service {
         let tcp = Listener::tcp(places, port, mode == ServerMode::Open, self.publish())?;
         self.watch_listener(&tcp, 1)?;
         self.listeners.push(tcp);
+        Ok(())
+    }
+
+    /// Creates the Unix socket, or changes the files of the present one.
+    fn listen_unix(&mut self, is_of_systemd: bool) -> Result<(), AcmdError> {
+        let (places, publish) = (&self.sources.places, self.publish());
+        let present = match self.listeners.first_mut() {
+            Some(unix) => unix.publish(places, publish)?,
+            None => false,
+        };
+        if present {
+            return Ok(());
+        }
+        let passed = if is_of_systemd { Listener::of_systemd()? } else { None };
+        let unix = match passed {
+            Some(listener) => listener,
+            None => Listener::unix(places, publish)?,
+        };
+        self.watch_listener(&unix, 0)?;
+        if let Some(old) = self.listeners.first_mut() {
+            self.poller.remove(&*old);
+            std::mem::replace(old, unix).abandon_files();
+        } else {
+            self.listeners.push(unix);
+        }
         Ok(())
     }
 
