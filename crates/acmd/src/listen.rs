@@ -7,13 +7,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rdmux_acm_client::Places;
 use rdmux_runtime::{Acceptor, listen_at};
 use rustix::io::Errno;
-use rustix::net::SocketType;
+use rustix::net::{SocketType, sockopt};
 
 use crate::AcmdError;
+
+/// The time for which a connection over TCP is idle before the kernel probes its peer, the time between probes, and their number
+/// (tcp(7)).
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+const PROBE_PAUSE: Duration = Duration::from_secs(10);
+const PROBES: u32 = 6;
+/// The time after which a connection whose peer does not answer is ended.
+const LOST: Duration = Duration::from_secs(120);
 
 /// A listening socket. Its files are removed when it is dropped, unless systemd has created them.
 #[derive(Debug)]
@@ -171,9 +180,15 @@ impl Listener {
         self.kind
     }
 
-    /// Accepts a connection, as [`Acceptor::accept`] does.
+    /// Accepts a connection, as [`Acceptor::accept`] does. The kernel ends a connection over TCP whose host is gone.
     pub(crate) fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
-        self.acceptor.accept()
+        let accepted = self.acceptor.accept()?;
+        if let Some(socket) = accepted.as_ref().filter(|_| self.kind == Kind::Tcp)
+            && let Err(e) = probe(socket)
+        {
+            tracing::debug!("a client's host is not probed: {e}");
+        }
+        Ok(accepted)
     }
 }
 
@@ -204,6 +219,17 @@ fn remove(link: &Path) -> io::Result<()> {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
+}
+
+/// Makes the kernel probe the peer of an idle connection, and end the connection if the peer does not answer for [`LOST`].
+fn probe(socket: &OwnedFd) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, PROBE_AFTER)?;
+    sockopt::set_tcp_keepintvl(socket, PROBE_PAUSE)?;
+    sockopt::set_tcp_keepcnt(socket, PROBES)?;
+    // Also where bytes are outstanding, which suspend the probes.
+    let lost = u32::try_from(LOST.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(socket, lost)
 }
 
 /// The identity of a client.
@@ -372,6 +398,10 @@ mod tests {
         let socket = std::iter::repeat_with(|| listener.accept().unwrap()).find_map(|s| s).unwrap();
         let me = Peer::User(rustix::process::geteuid().as_raw());
         assert_eq!(peer_of(&socket, Kind::Tcp).unwrap(), (me, None));
+        // A peer that vanishes is noticed.
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), PROBE_AFTER);
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 120_000);
         drop(listener);
         assert!(!places.port().exists());
     }
