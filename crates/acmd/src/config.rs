@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdmux::umad::RequestAttr;
@@ -49,12 +50,14 @@ pub(crate) struct Data {
 }
 
 /// The paths and addresses that are loaded into the caches at the start.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Loaded {
     /// Paths of local ports.
-    pub(crate) routes: Routes,
+    pub(crate) routes: Arc<Routes>,
     /// GIDs of names and addresses.
-    pub(crate) hosts: Hosts,
+    pub(crate) hosts: Arc<Hosts>,
+    /// The files that they are from.
+    of: Data,
 }
 
 /// The locations of a service's files.
@@ -87,18 +90,21 @@ impl Data {
         self.routes.is_none() && self.hosts.is_none()
     }
 
-    /// Reads the files to load, for these ports.
-    pub(crate) fn load(&self, local: &[DumpedPort]) -> (Loaded, Report) {
-        let (mut loaded, mut all) = (Loaded::default(), Report::default());
+    /// Reads the files to load, for these ports. What was loaded `before` from a file that exists but cannot be read now stays.
+    pub(crate) fn load(&self, local: &[DumpedPort], before: &Loaded) -> (Loaded, Report) {
+        let (mut loaded, mut all) =
+            (Loaded { of: self.clone(), ..Loaded::default() }, Report::default());
         if let Some(path) = &self.routes {
             let (routes, report) = read(path, |name, file| routes::parse(name, file, local));
-            loaded.routes = routes.unwrap_or_default();
             all.append(report);
+            let stays = || (before.of.routes == self.routes).then(|| Arc::clone(&before.routes));
+            loaded.routes = routes.or_before(path, stays, &mut all).unwrap_or_default();
         }
         if let Some(path) = &self.hosts {
             let (hosts, report) = read(path, hosts::parse);
-            loaded.hosts = hosts.unwrap_or_default();
             all.append(report);
+            let stays = || (before.of.hosts == self.hosts).then(|| Arc::clone(&before.hosts));
+            loaded.hosts = hosts.or_before(path, stays, &mut all).unwrap_or_default();
         }
         (loaded, all)
     }
@@ -327,14 +333,15 @@ fn is_missing(e: &OpenError) -> bool {
 fn read<T>(
     path: &Path,
     parse: impl FnOnce(&str, BufReader<File>) -> (T, Report),
-) -> (Option<T>, Report) {
+) -> (Read<Arc<T>>, Report) {
     let name = path.display().to_string();
     match open(path) {
         Ok(file) => {
             let (found, report) = parse(&name, BufReader::new(file));
-            (Some(found), report)
+            (Read::Says(Arc::new(found)), report)
         }
-        Err(e) => (None, unread(name, &e)),
+        Err(e) if is_missing(&e) => (Read::Missing, unread(name, &e)),
+        Err(e) => (Read::Failed, unread(name, &e)),
     }
 }
 
@@ -387,7 +394,7 @@ mod tests {
         assert_eq!(config.lock, world.dir.path().join("run/ibacm.pid"));
         assert_eq!(config.data.hosts, Some(world.dir.path().join("nowhere/hosts.data")));
         assert_eq!(config.options.machine.retries, 7);
-        let (_, report) = config.data.load(&[]);
+        let (_, report) = config.data.load(&[], &Loaded::default());
         assert_eq!(report.errors(), 1, "the hosts file does not exist: {report}");
     }
 
@@ -477,6 +484,34 @@ mod tests {
         let (config, report, _) = world.sources.read_watched(Some(&old));
         assert_eq!((config.options, config.assignments), (Options::default(), None));
         assert!(report.is_clean(), "{report}");
+    }
+
+    #[test]
+    fn file_to_load_that_cannot_be_read_anew_leaves_its_entries_in_force() {
+        let world = world();
+        let path = world.dir.path().join("hosts.data");
+        let hosts = Some(path.clone());
+        let data = Data { hosts, ..Data::default() };
+        fs::write(&path, "a fe80::1\nb fe80::2\n").unwrap();
+        let (before, report) = data.load(&[], &Loaded::default());
+        assert!(report.is_clean() && before.hosts.len() == 2, "{report}");
+        let trusts = |is: bool| {
+            let mode = if is { 0o644 } else { 0o646 };
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        trusts(false);
+        let (loaded, report) = data.load(&[], &before);
+        assert_eq!(loaded.hosts, before.hosts);
+        assert!(report.errors() == 1 && report.to_string().contains("stays in force"), "{report}");
+        // Entries of another file do not stay, nor those of a file that is removed.
+        let of = Data { hosts: Some(world.dir.path().join("other")), ..Data::default() };
+        let (loaded, _) = data.load(&[], &Loaded { of, ..before.clone() });
+        assert!(loaded.hosts.is_empty());
+        trusts(true);
+        fs::write(&path, "a fe80::1\n").unwrap();
+        assert_eq!(data.load(&[], &before).0.hosts.len(), 1);
+        fs::remove_file(&path).unwrap();
+        assert!(data.load(&[], &before).0.hosts.is_empty());
     }
 
     #[test]

@@ -56,7 +56,7 @@ use rdmux_runtime::start::{apart, raise_descriptor_limit, say};
 pub use args::Args;
 pub use error::AcmdError;
 
-use crate::config::{Config, Sources};
+use crate::config::{Config, Loaded, Sources};
 use crate::devices::Devices;
 use crate::lock::Lock;
 use crate::log::Log;
@@ -154,7 +154,7 @@ fn setup(args: &Args) -> Result<Setup, AcmdError> {
 /// Prints the resulting configuration, and which lines are invalid.
 fn check(setup: &Setup) -> Result<(), AcmdError> {
     let (config, mut problems) = setup.sources.read();
-    let (_, of_data) = config.data.load(&[]);
+    let (_, of_data) = config.data.load(&[], &Loaded::default());
     problems.append(of_data);
     problems.append(setup.unmet(&config));
     print!("{}", setup.sources.describe(&config));

@@ -65,6 +65,8 @@ pub(crate) struct Service {
     /// Whether those files must be loaded, even if they were loaded before.
     must_load: bool,
     loader: Worker<(Loaded, Report)>,
+    /// What those files said when they could last be read.
+    loaded: Loaded,
     names: Names,
     config: Config,
     /// Lines of the file of addresses that have no port, as they were logged.
@@ -152,6 +154,7 @@ impl Service {
             loaded_for: BTreeMap::new(),
             must_load: false,
             loader,
+            loaded: Loaded::default(),
             names,
             config,
             unmet: Report::default(),

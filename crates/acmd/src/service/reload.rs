@@ -160,8 +160,10 @@ impl Service {
         self.loaded_for = ends;
         if data.is_empty() {
             self.loader.cancel();
+            self.loaded = Loaded::default();
         } else {
-            self.loader.ask(move || data.load(&local));
+            let before = self.loaded.clone();
+            self.loader.ask(move || data.load(&local, &before));
         }
     }
 
@@ -170,6 +172,7 @@ impl Service {
         for problem in problems.problems() {
             tracing::warn!("{problem}");
         }
+        self.loaded = loaded.clone();
         for (id, end) in self.loaded_for.clone() {
             self.resolver.change().unload(time(), id, &mut self.driver);
             self.load_endpoint(id, &end, loaded);
