@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -69,6 +69,30 @@ fn files_are_read_anew_after_a_signal_and_after_a_change() {
     resolve(&client, Some(name("second")), name("second"));
     let log = fs::read_to_string(a.places.log()).unwrap();
     assert!(log.contains("ibacm_addr.cfg:1: error"), "{log}");
+}
+
+#[test]
+fn socket_that_could_not_be_created_is_tried_again_after_a_signal() {
+    let net = fabric();
+    let a = Service::start(&net, "a", QUICK);
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let options = format!("{QUICK}server_mode open\nserver_port {port}\n");
+    fs::write(a.places.config().join("ibacm_opts.cfg"), options).unwrap();
+    a.signal(Signal::HUP);
+    let wanted = format!("listen on TCP port {port}");
+    while !fs::read_to_string(a.places.log()).unwrap().contains(&wanted) {
+        std::thread::yield_now();
+    }
+    // Clients still connect to the socket.
+    resolve(&a.client(), Some(name("a")), name("a"));
+    drop(taken);
+    a.signal(Signal::HUP);
+    let written = format!("{port}\n");
+    while fs::read_to_string(a.places.port()).unwrap_or_default() != written {
+        std::thread::yield_now();
+    }
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
 }
 
 /// Pings a host from the other one, by devices of this kind.
