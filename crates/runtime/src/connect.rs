@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::retry::until_timeout;
 use crate::{ServiceDir, unix_address};
 
 /// The reason why a connection to an existing service failed.
@@ -54,7 +55,7 @@ fn connect_to(
     timeout: Duration,
 ) -> Result<Option<OwnedFd>, ConnectError> {
     let (address, _keep) = unix_address(&dir.socket())?;
-    match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)) {
+    match until_timeout(&socket, Timeout::Send, || rustix::net::connect(&socket, &address)) {
         Ok(()) => Ok(Some(socket)),
         Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
         Err(Errno::AGAIN) => Err(ConnectError::Busy(timeout)),

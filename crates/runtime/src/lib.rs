@@ -24,6 +24,7 @@ mod lock_holder;
 pub mod name;
 mod network;
 pub mod poller;
+mod retry;
 mod service_dir;
 mod shares;
 pub mod socket;

@@ -8,12 +8,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::retry::until_timeout;
 
 /// The maximum number of bytes in a message.
 pub const MAX_MESSAGE: usize = 64 * 1024;
@@ -74,7 +77,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Sends bytes and descriptors as one message, without raising SIGPIPE.
 ///
 /// # Errors
-/// [`MessageError::WouldBlock`] when the socket does not block and is full.
+/// [`MessageError::WouldBlock`] when the socket does not block and is full, or its send timeout has expired.
 pub fn send_bytes(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -91,7 +94,7 @@ pub fn send_bytes(
         return Err(MessageError::FdsCut);
     }
     let iov = [IoSlice::new(bytes)];
-    rustix::io::retry_on_intr(|| {
+    until_timeout(socket, Timeout::Send, || {
         rustix::net::sendmsg(socket, &iov, &mut control, SendFlags::NOSIGNAL)
     })?;
     Ok(())
@@ -206,9 +209,10 @@ pub fn discard(socket: BorrowedFd<'_>) {
 /// Waits for a message, or the end, and leaves it in the queue.
 ///
 /// # Errors
-/// [`MessageError::WouldBlock`] on a socket that does not block.
+/// [`MessageError::WouldBlock`] on a socket that does not block, or whose receive timeout has expired.
 pub fn await_readable(socket: BorrowedFd<'_>) -> Result<(), MessageError> {
-    rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut [0; 1], RecvFlags::PEEK))?;
+    let peek = || rustix::net::recv(socket, &mut [0; 1], RecvFlags::PEEK);
+    until_timeout(socket, Timeout::Recv, peek)?;
     Ok(())
 }
 
@@ -257,7 +261,7 @@ fn receive(
 ) -> rustix::io::Result<(usize, ReturnFlags)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SYSTEM_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = rustix::io::retry_on_intr(|| {
+    let got = until_timeout(socket, Timeout::Recv, || {
         rustix::net::recvmsg(
             socket,
             &mut [IoSliceMut::new(buf)],
