@@ -1,15 +1,16 @@
 //! Virtual hosts for the duration of a command.
 
-use std::fs::{File, TryLockError};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rdmux_host::client::admin;
 use rdmux_host::proto::Status;
 use rdmux_host::{ConnectOptions, HostError, HostName, RuntimeDir};
+use rdmux_runtime::Lock;
 use rdmux_runtime::file::open_private;
+use rustix::fs::FlockOperation;
 
 /// Running hosts. Those that this value started, or was told to end, end when it is dropped.
 pub struct Hosts {
@@ -84,22 +85,19 @@ impl Hosts {
     }
 }
 
-/// Takes a command's lock, held until the file is dropped: its hosts have fixed names, and another instance of the command
+/// Takes a command's lock, held until the value is dropped: its hosts have fixed names, and another instance of the command
 /// would end them. `command` is its name.
 ///
 /// # Errors
 /// When another instance is running, or the lock file cannot be created.
-pub fn alone(command: &str) -> Result<File> {
+pub fn alone(command: &str) -> Result<Lock> {
     let dir = RuntimeDir::of_environment()?;
     let path = dir.path().join(format!("{command}.lock"));
-    let lock =
+    let file =
         open_private(&path, false).with_context(|| format!("cannot open {}", path.display()))?;
-    let locked = lock.try_lock();
-    if let Err(TryLockError::WouldBlock) = locked {
-        bail!("another {command} is running: wait until it ends");
-    }
-    locked.with_context(|| format!("cannot lock {}", path.display()))?;
-    Ok(lock)
+    let lock = Lock::take(file, FlockOperation::NonBlockingLockExclusive)
+        .with_context(|| format!("cannot lock {}", path.display()))?;
+    lock.with_context(|| format!("another {command} is running: wait until it ends"))
 }
 
 impl Drop for Hosts {

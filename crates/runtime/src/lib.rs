@@ -2,6 +2,7 @@
 //!
 //! - [`UserDir`]: the location of a user's services in the file system, for each network namespace
 //! - [`ServiceDir`]: the directory of one service, with its socket, its locks and its log
+//! - [`Lock`]: a lock on a file, released when it is dropped
 //! - [`Listener`]: the socket that clients connect to, built from [`listen_at`] and an
 //!   [`Acceptor`]; [`connect`], the client's side; [`wait_for_end`], which waits until it is closed
 //! - [`start`]: a service as a process of its own, started by the client that needs it
@@ -20,6 +21,7 @@ mod end;
 mod error;
 pub mod file;
 mod listener;
+mod lock;
 mod lock_holder;
 pub mod name;
 mod network;
@@ -35,6 +37,7 @@ pub use address::unix_address;
 pub use end::wait_for_end;
 pub use error::{DirectoryError, process};
 pub use listener::{Acceptor, Listener, listen_at};
+pub use lock::Lock;
 pub use lock_holder::holder_of;
 pub use network::NetworkNamespace;
 pub use service_dir::ServiceDir;

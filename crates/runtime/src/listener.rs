@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::closing::Closer;
-use crate::{ServiceDir, unix_address};
+use crate::{Lock, ServiceDir, unix_address};
 
 /// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -95,7 +95,7 @@ pub fn listen_at(path: &Path, kind: SocketType, mode: u32) -> io::Result<OwnedFd
 pub struct Listener {
     acceptor: Acceptor,
     path: PathBuf,
-    lock: File,
+    _lock: Lock,
 }
 
 impl Listener {
@@ -104,10 +104,10 @@ impl Listener {
     ///
     /// # Errors
     /// Those of [`listen_at`].
-    pub fn open(dir: &ServiceDir, lock: File) -> io::Result<Self> {
+    pub fn open(dir: &ServiceDir, lock: Lock) -> io::Result<Self> {
         let path = dir.socket();
         let socket = listen_at(&path, SocketType::SEQPACKET, 0o600)?;
-        Ok(Self { acceptor: Acceptor::new(socket), path, lock })
+        Ok(Self { acceptor: Acceptor::new(socket), path, _lock: lock })
     }
 
     /// Like [`Acceptor::accept`].
@@ -123,8 +123,6 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // Before the lock is released: after that the file might be a successor's.
         let _ = std::fs::remove_file(&self.path);
-        // Closing does not suffice while another thread of this process is about to run a program.
-        let _ = rustix::fs::flock(&self.lock, rustix::fs::FlockOperation::Unlock);
     }
 }
 

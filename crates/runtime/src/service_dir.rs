@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use rustix::process::Pid;
 
-use crate::DirectoryError;
 use crate::file::open_private;
 use crate::lock_holder::holder_of;
+use crate::{DirectoryError, Lock};
 
 /// The directory of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,12 +44,12 @@ impl ServiceDir {
         self.path.join("log")
     }
 
-    /// Takes the lock that a running service holds. The lock is released with the returned file,
+    /// Takes the lock that a running service holds. The lock is released with the returned value,
     /// even if the process is killed. Returns `None` when a service runs.
     ///
     /// # Errors
     /// [`DirectoryError`] when the lock cannot be used; the same for the next three.
-    pub fn lock_service(&self) -> Result<Option<File>, DirectoryError> {
+    pub fn lock_service(&self) -> Result<Option<Lock>, DirectoryError> {
         self.lock("lock", FlockOperation::NonBlockingLockExclusive)
     }
 
@@ -57,7 +57,7 @@ impl ServiceDir {
     ///
     /// # Errors
     /// [`DirectoryError`].
-    pub fn wait_service_lock(&self) -> Result<File, DirectoryError> {
+    pub fn wait_service_lock(&self) -> Result<Lock, DirectoryError> {
         let unlocked = || DirectoryError::new(&self.path, "cannot wait for its lock");
         self.lock("lock", FlockOperation::LockExclusive)?.ok_or_else(unlocked)
     }
@@ -71,7 +71,7 @@ impl ServiceDir {
     ///
     /// # Errors
     /// [`DirectoryError`].
-    pub fn lock_start(&self) -> Result<Option<File>, DirectoryError> {
+    pub fn lock_start(&self) -> Result<Option<Lock>, DirectoryError> {
         self.lock("start", FlockOperation::LockExclusive)
     }
 
@@ -84,15 +84,11 @@ impl ServiceDir {
         &self,
         file: &str,
         operation: FlockOperation,
-    ) -> Result<Option<File>, DirectoryError> {
+    ) -> Result<Option<Lock>, DirectoryError> {
         let path = self.path.join(file);
         let fail = |e: io::Error| DirectoryError::new(&path, e);
         let file = open_private(&path, false).map_err(fail)?;
-        match rustix::io::retry_on_intr(|| rustix::fs::flock(&file, operation)) {
-            Ok(()) => Ok(Some(file)),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(e) => Err(fail(e.into())),
-        }
+        Lock::take(file, operation).map_err(fail)
     }
 
     /// Opens the log for appending.

@@ -10,9 +10,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
-
-use crate::{DirectoryError, NetworkNamespace, ServiceDir};
+use crate::{DirectoryError, Lock, NetworkNamespace, ServiceDir};
 
 /// A user's runtime directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,14 +125,9 @@ impl UserDir {
     ///
     /// # Errors
     /// [`DirectoryError`] when the folder does not exist or cannot be locked.
-    pub fn lock_folder(&self, kind: &str) -> Result<File, DirectoryError> {
+    pub fn lock_folder(&self, kind: &str) -> Result<Lock, DirectoryError> {
         let path = self.folder(kind);
-        let lock = || -> io::Result<File> {
-            let dir = File::open(&path)?;
-            rustix::io::retry_on_intr(|| rustix::fs::flock(&dir, FlockOperation::LockExclusive))?;
-            Ok(dir)
-        };
-        lock().map_err(|e| DirectoryError::new(&path, e))
+        File::open(&path).and_then(Lock::wait).map_err(|e| DirectoryError::new(&path, e))
     }
 
     /// Lets other users connect to the socket of a service in this directory. The service checks

@@ -3,7 +3,6 @@
 //! A bridge ends some time after its last client, unless it was requested to stay, and it ends with the fabric. Its clients see
 //! that as the end of the fabric, and the next client starts the bridge again.
 
-use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -73,7 +72,7 @@ impl Client {
         dir: &FabricDir,
         options: ServerOptions,
     ) -> Result<Self, FabricError> {
-        let lock: File = take_lock(dir, options.lock_wait)?;
+        let lock = take_lock(dir, options.lock_wait)?;
         let mut machine = [0; 16];
         getrandom::fill(&mut machine).map_err(|e| {
             FabricError::io("get random bytes from the kernel", io::Error::other(e))

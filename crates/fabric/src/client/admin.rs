@@ -1,12 +1,11 @@
 //! Administration of fabrics: start, stop, show, change.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use rdmux_runtime::file::replace;
-use rdmux_runtime::{socket, wait_for_end};
+use rdmux_runtime::{Lock, socket, wait_for_end};
 use rdmux_subnet::{Fault, Topology};
 use rdmux_wire::Guid;
 use serde::de::DeserializeOwned;
@@ -60,11 +59,11 @@ impl Plan {
 pub struct Kept {
     /// The files and their texts; none if a file did not exist. Files that could not be read are missing.
     before: Vec<(PathBuf, Option<Vec<u8>>)>,
-    _lock: Option<File>,
+    _lock: Option<Lock>,
 }
 
 impl Kept {
-    fn new(dir: &FabricDir, lock: Option<File>) -> Self {
+    fn new(dir: &FabricDir, lock: Option<Lock>) -> Self {
         let read = |path: PathBuf| match std::fs::read(&path) {
             Ok(text) => Some((path, Some(text))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Some((path, None)),

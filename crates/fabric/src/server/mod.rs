@@ -221,7 +221,10 @@ pub fn serve(
 
 /// Takes the lock of a fabric. A fabric that is ending closes its socket first and keeps the lock until all its
 /// resources are released. This function waits for that, at most `wait`.
-pub(crate) fn take_lock(dir: &FabricDir, wait: Duration) -> Result<std::fs::File, FabricError> {
+pub(crate) fn take_lock(
+    dir: &FabricDir,
+    wait: Duration,
+) -> Result<rdmux_runtime::Lock, FabricError> {
     /// Interval at which to check whether the holder listens by now.
     const LOOK: Duration = Duration::from_millis(20);
     let start = Instant::now();

@@ -19,9 +19,8 @@ use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use rdmux_runtime::DirectoryError;
 use rdmux_runtime::file::{open_private, replace};
-use rustix::fs::FlockOperation;
+use rdmux_runtime::{DirectoryError, Lock};
 
 use super::etc_hosts;
 use super::{HostName, RuntimeDir};
@@ -50,7 +49,7 @@ pub struct Registry {
     /// The block of 256 addresses where the search starts.
     start: usize,
     /// The lock, held until this is dropped.
-    _lock: File,
+    _lock: Lock,
 }
 
 /// A host's address.
@@ -82,8 +81,7 @@ impl Registry {
         let path = dir.registry_path();
         let fail = |e: io::Error| HostError::from(DirectoryError::new(&path, e));
         let lock = open_private(&path.with_extension("lock"), false).map_err(fail)?;
-        rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockExclusive))
-            .map_err(|e| fail(e.into()))?;
+        let lock = Lock::wait(lock).map_err(fail)?;
         let text = open_private(&path, false).and_then(read).map_err(fail)?;
         let (entries, damaged) = parse(&text);
         for (line, why) in damaged {

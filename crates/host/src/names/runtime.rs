@@ -24,9 +24,8 @@ use std::time::Duration;
 use rdmux_acm_client::Places;
 use rdmux_fabric::FabricName;
 use rdmux_runtime::file::open_private;
-use rdmux_runtime::{DirectoryError, ServiceDir, UserDir};
+use rdmux_runtime::{DirectoryError, Lock, ServiceDir, UserDir};
 use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 
 use super::config::config_home;
 use super::{DeviceChoice, HostName};
@@ -102,7 +101,7 @@ impl RuntimeDir {
     }
 
     /// Waits for the lock that a process holds while it assigns a host something that must be unique.
-    pub(super) fn lock_hosts(&self) -> Result<File, HostError> {
+    pub(super) fn lock_hosts(&self) -> Result<Lock, HostError> {
         Ok(self.0.lock_folder(HOSTS)?)
     }
 
@@ -111,18 +110,18 @@ impl RuntimeDir {
     ///
     /// # Errors
     /// [`HostError::Directory`] when the lock cannot be used.
-    pub fn lock_views(&self) -> Result<Option<File>, HostError> {
+    pub fn lock_views(&self) -> Result<Option<Lock>, HostError> {
         const TURN: Duration = Duration::from_millis(10);
         const TURNS: u32 = 200;
         let path = self.path().join("views.lock");
         let fail = |e: io::Error| HostError::from(DirectoryError::new(&path, e));
-        let lock = open_private(&path, false).map_err(fail)?;
         for _ in 0..TURNS {
-            match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(lock)),
-                Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(TURN),
-                Err(e) => return Err(fail(e.into())),
+            let file = open_private(&path, false).map_err(fail)?;
+            let lock = Lock::take(file, FlockOperation::NonBlockingLockExclusive).map_err(fail)?;
+            if lock.is_some() {
+                return Ok(lock);
             }
+            std::thread::sleep(TURN);
         }
         Ok(None)
     }
@@ -209,7 +208,7 @@ impl HostDir {
     ///
     /// # Errors
     /// [`HostError::Directory`] when the lock cannot be used.
-    pub fn lock_view(&self) -> Result<Option<File>, HostError> {
+    pub fn lock_view(&self) -> Result<Option<Lock>, HostError> {
         Ok(self.dir.lock("mount", FlockOperation::LockExclusive)?)
     }
 }

@@ -1,8 +1,9 @@
 //! The lock that makes a host's service unique, also while the previous service is still ending.
 
-use std::fs::File;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
+
+use rdmux_runtime::Lock;
 
 use crate::client::connect_socket;
 use crate::error::HostError;
@@ -17,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// # Errors
 /// [`HostError::AlreadyUp`] when another service listens; [`HostError::Unresponsive`] when the other service does not
 /// listen, but keeps the lock.
-pub(super) fn take(dir: &HostDir, wait: Duration) -> Result<File, HostError> {
+pub(super) fn take(dir: &HostDir, wait: Duration) -> Result<Lock, HostError> {
     if let Some(lock) = dir.lock_service()? {
         return Ok(lock);
     }
