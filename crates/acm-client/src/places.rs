@@ -22,8 +22,8 @@ use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use rdmux_runtime::UserDir;
 use rdmux_runtime::name::is_label;
+use rdmux_runtime::{UserDir, environment};
 use rustix::fs::{Mode, OFlags};
 
 /// The files of a service, in two directories: one that is cleared at boot, and one that is permanent.
@@ -68,7 +68,7 @@ impl Places {
     /// Returns these files, with `$RDMUX_ACM_DIR` as runtime directory if it is set.
     #[must_use]
     pub fn or_of_environment(self) -> Self {
-        match variable(Self::VARIABLE) {
+        match environment::path(Self::VARIABLE) {
             Some(runtime) => Self::new(runtime, self.config),
             None => self,
         }
@@ -76,17 +76,17 @@ impl Places {
 
     /// Returns the files in `$RDMUX_ACM_DIR`, including those of the configuration, if it is set.
     pub fn of_variable() -> Option<Self> {
-        variable(Self::VARIABLE).map(|runtime| Self::new(runtime.clone(), runtime))
+        environment::path(Self::VARIABLE).map(|runtime| Self::new(runtime.clone(), runtime))
     }
 
     /// Returns the files of the service of this process's host (`$RDMUX_HOST`), ignoring `$RDMUX_ACM_DIR`. For programs that have no other
     /// knowledge of hosts. None if the user has no directory for them, or the variable is not a valid host name.
     pub fn of_environment() -> Option<Self> {
-        let host =
-            variable("RDMUX_HOST").map_or_else(|| Ok("default".into()), OsString::into_string);
+        let host = env::var_os("RDMUX_HOST").filter(|name| !name.is_empty());
+        let host = host.map_or_else(|| Ok("default".into()), OsString::into_string);
         let host = host.ok().filter(|name| is_label(name))?;
-        let home = variable("HOME").map(|home| Path::new(&home).join(".config"));
-        let config = variable("XDG_CONFIG_HOME").map(PathBuf::from).or(home);
+        let home = environment::path("HOME").map(|home| Path::new(&home).join(".config"));
+        let config = environment::path("XDG_CONFIG_HOME").map(PathBuf::from).or(home);
         let hosts = UserDir::of_environment().ok()?.folder("hosts");
         Some(Self::of_host(&hosts.join(&host), &config.unwrap_or_else(|| "/etc".into()), &host))
     }
@@ -162,10 +162,6 @@ impl Places {
         let [name, old] = [name, old].map(|name| self.config.join(name));
         if !name.exists() && old.exists() { old } else { name }
     }
-}
-
-fn variable(name: &str) -> Option<OsString> {
-    env::var_os(name).filter(|value| !value.is_empty())
 }
 
 fn address(port: &Path, socket: PathBuf) -> Address {

@@ -14,6 +14,13 @@ pub fn unblock_signals() {
     }
 }
 
+/// Returns whether this process got rights that the process which started it does not have: by a set-user-ID or set-group-ID program, or
+/// by capabilities of its file (`AT_SECURE`, getauxval(3)).
+pub fn has_more_rights() -> bool {
+    // SAFETY: the call takes no pointer, and only reads what the kernel told this process at its start.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// Marks all descriptors except standard input, output and error as close-on-exec.
 ///
 /// # Errors

@@ -11,6 +11,7 @@
 //! - [`Shares`]: limits on the part of a service's resources that the processes of one user may
 //!   have
 //! - [`socket`]: messages and descriptors over Unix sockets
+//! - [`environment`]: variables that name programs, folders and files
 //! - [`file`](mod@file): atomic replacement of files
 #![forbid(unsafe_code)]
 
@@ -18,6 +19,7 @@ mod address;
 pub mod closing;
 pub mod connect;
 mod end;
+pub mod environment;
 mod error;
 pub mod file;
 mod listener;

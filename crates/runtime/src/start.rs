@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use rdmux_link::inherited;
 use rustix::process::{Resource, Rlimit};
 
-use crate::{ServiceDir, UserDir};
+use crate::{ServiceDir, UserDir, environment};
 
 /// The environment variable by which a client requests the service that it starts to call [`apart`].
 const APART: &str = "RDMUX_START_APART";
@@ -22,9 +22,13 @@ const APART: &str = "RDMUX_START_APART";
 const LEAVES: &str = "apart";
 
 /// Returns the program that runs services, if any: the one that `$RDMUX_DAEMON` names, else `given`, else the `rdmux`
-/// beside this program, else the one in `$PATH`.
+/// beside this program, else the one in `$PATH`. If the environment is not [trusted](environment::is_trusted), it is `given`: a user
+/// can choose the folder of a program, too, by a link.
 pub fn program(given: Option<&Path>) -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("RDMUX_DAEMON").filter(|p| !p.is_empty()) {
+    if !environment::is_trusted() {
+        return given.map(Path::to_owned);
+    }
+    if let Some(path) = environment::path("RDMUX_DAEMON") {
         let path = PathBuf::from(path);
         // A name without a directory is looked up in `$PATH`.
         return if path.components().count() > 1 { absolute(path) } else { Some(path) };
@@ -37,7 +41,7 @@ pub fn program(given: Option<&Path>) -> Option<PathBuf> {
     if beside.is_file() {
         return Some(beside);
     }
-    let path = std::env::var_os("PATH")?;
+    let path = environment::path("PATH")?;
     std::env::split_paths(&path)
         .map(|dir| dir.join("rdmux"))
         .find(|p| p.is_file())
@@ -49,10 +53,9 @@ fn absolute(path: PathBuf) -> Option<PathBuf> {
     std::path::absolute(path).ok()
 }
 
-/// Returns the absolute path of the file that an environment variable names; none if that is not set, or empty.
+/// Returns the absolute path of the file that an environment variable names; none under the conditions of [`environment::path`].
 pub fn file_of_environment(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(name).filter(|path| !path.is_empty())?;
-    absolute(path.into())
+    absolute(environment::path(name)?.into())
 }
 
 /// Runs a service and waits until it is ready.
@@ -66,10 +69,12 @@ pub fn spawn(
     dir: &ServiceDir,
 ) -> Result<(), String> {
     let log = dir.open_log().map_err(|e| e.to_string())?;
-    let mut child = command(program, arguments, user).stderr(log).spawn().map_err(|e| {
-        let program = program.display();
-        format!("cannot run {program}: {e}; set RDMUX_DAEMON to the rdmux program")
-    })?;
+    let is_trusted = environment::is_trusted();
+    let mut child =
+        command(program, arguments, user, is_trusted).stderr(log).spawn().map_err(|e| {
+            let program = program.display();
+            format!("cannot run {program}: {e}; set RDMUX_DAEMON to the rdmux program")
+        })?;
     until_ready(&mut child).map_err(|why| {
         let (program, log) = (program.display(), dir.log());
         if why.is_empty() {
@@ -80,9 +85,13 @@ pub fn spawn(
     })
 }
 
-/// Returns the command that runs a service, with the environment of the program that needs it, except variables for this program alone.
-fn command(program: &Path, arguments: &[&str], user: &UserDir) -> Command {
+/// Returns the command that runs a service, with the environment of the program that needs it, if it is trusted, except variables for this
+/// program alone.
+fn command(program: &Path, arguments: &[&str], user: &UserDir, is_trusted: bool) -> Command {
     let mut command = Command::new(program);
+    if !is_trusted {
+        command.env_clear();
+    }
     if let Some(config) = file_of_environment("RDMUX_CONFIG") {
         command.env("RDMUX_CONFIG", config);
     }
@@ -177,10 +186,22 @@ mod tests {
     fn started_service_does_not_inherit_ld_preload_or_rdmux_variables() {
         let dir = temp_dir();
         let user = UserDir::at(dir.path()).unwrap();
-        let command = command(Path::new("rdmux"), &[], &user);
+        let command = command(Path::new("rdmux"), &[], &user, true);
         for name in ["LD_PRELOAD", "RDMUX_HOST", "RDMUX_DEVICE"] {
             let said = command.get_envs().find(|(of, _)| *of == name);
             assert_eq!(said, Some((name.as_ref(), None)));
         }
+    }
+
+    #[test]
+    fn service_started_with_more_rights_does_not_inherit_the_environment() {
+        let dir = temp_dir();
+        let user = UserDir::at(dir.path()).unwrap();
+        let output = command(Path::new("/usr/bin/env"), &[], &user, false).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let mut names: Vec<_> =
+            said.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["RDMUX_RUNTIME_DIR", APART]);
     }
 }

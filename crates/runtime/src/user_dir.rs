@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::{DirectoryError, Lock, NetworkNamespace, ServiceDir};
+use crate::{DirectoryError, Lock, NetworkNamespace, ServiceDir, environment};
 
 /// A user's runtime directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,14 +19,14 @@ pub struct UserDir(PathBuf);
 impl UserDir {
     /// Returns the directory of this user and network namespace, and creates it if it does not exist.
     ///
-    /// It is `$RDMUX_RUNTIME_DIR` itself if that is set. Otherwise it is `netns-INODE` in the first of
+    /// It is `$RDMUX_RUNTIME_DIR` itself if that is set, and the environment is [trusted](environment::is_trusted). Otherwise it is `netns-INODE` in the first of
     /// `$XDG_RUNTIME_DIR/rdmux`, `/run/rdmux` for root, and `/tmp/rdmux-UID` that belongs to this user, or can
     /// be created. For root in a user namespace of an unprivileged user the former two may belong to others.
     ///
     /// # Errors
     /// [`DirectoryError`] when it cannot be created or is not safe to use.
     pub fn of_environment() -> Result<Self, DirectoryError> {
-        match std::env::var_os("RDMUX_RUNTIME_DIR").filter(|v| !v.is_empty()) {
+        match environment::path("RDMUX_RUNTIME_DIR") {
             Some(path) => Self::at(PathBuf::from(path)),
             None => Self::usual(),
         }
@@ -34,7 +34,7 @@ impl UserDir {
 
     /// Returns the default location of this user's services.
     fn usual() -> Result<Self, DirectoryError> {
-        let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let xdg = environment::path("XDG_RUNTIME_DIR").map(PathBuf::from);
         Self::first_of(&usual_bases(xdg), NetworkNamespace::current())
     }
 

@@ -13,7 +13,7 @@ use crate::boundary::{Errno, guarded};
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     let find = || {
-        let set = std::env::var_os("SYSFS_PATH").filter(|path| !path.is_empty());
+        let set = rdmux_runtime::environment::path("SYSFS_PATH");
         let path = set.as_deref().map_or(&b"/sys"[..], OsStrExt::as_bytes);
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
         // An environment variable has no NUL in it.

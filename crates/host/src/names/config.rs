@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rdmux_cm::iw;
 use rdmux_link::udp::ROCE_PORT;
+use rdmux_runtime::environment;
 use rdmux_verbs::control::{DeviceKind, Limits};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -37,7 +38,7 @@ pub struct Config {
 
 /// Returns the directory of the user's configuration: `$XDG_CONFIG_HOME`, else `~/.config`. None without a home.
 pub(super) fn config_home() -> Option<PathBuf> {
-    let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let var = |name| environment::path(name).map(PathBuf::from);
     var("XDG_CONFIG_HOME").or_else(|| var("HOME").map(|h| h.join(".config")))
 }
 
@@ -193,9 +194,8 @@ impl Config {
     /// # Errors
     /// [`HostError::Config`] when a file exists but is wrong, or the file of `$RDMUX_CONFIG` does not exist.
     pub fn of_environment() -> Result<Self, HostError> {
-        let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        if let Some(path) = var("RDMUX_CONFIG") {
-            return Self::load(&path);
+        if let Some(path) = environment::path("RDMUX_CONFIG") {
+            return Self::load(path.as_ref());
         }
         [config_home(), Some("/etc".into())]
             .into_iter()

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rdmux_runtime::start;
+use rdmux_runtime::{environment, start};
 use rdmux_verbs::signals;
 use rustix::fs::FlockOperation;
 
@@ -91,7 +91,7 @@ impl Starter {
         let beside = start::program(self.given.as_deref());
         let beside = beside.map(|rdmux| rdmux.with_file_name(PROGRAM));
         beside.filter(|program| program.is_file()).or_else(|| {
-            let path = std::env::var_os("PATH")?;
+            let path = environment::path("PATH")?;
             std::env::split_paths(&path).map(|dir| dir.join(PROGRAM)).find(|p| p.is_file())
         })
     }
