@@ -47,6 +47,19 @@ fn up_and_down_take_the_host_of_the_environment() {
 }
 
 #[test]
+fn soak_ends_its_hosts_when_the_reader_of_its_output_closes_it() {
+    let net = Net::new();
+    let mut soak = net.command(&["soak", "xrc", "--cycles", "2000"]);
+    let mut soak = soak.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(soak.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("connections"), "{line}");
+    assert!(soak.wait().unwrap().success());
+    let left = json(&net.ok(&["host", "status", "--json"]));
+    assert!(left.as_array().unwrap().is_empty(), "{left}");
+}
+
+#[test]
 fn a_stopped_service_is_named_beside_the_others_and_ended_by_force() {
     let net = Net::new().hosts(&["one", "two"]);
     let pid = service_of(&net, "one");

@@ -17,3 +17,9 @@ pub mod usage;
 macro_rules! say {
     ($($arg:tt)*) => { $crate::output::line(format_args!($($arg)*)) };
 }
+
+/// Prints a line, or returns an error, which ends the program in the same way after the command has ended what it started.
+#[macro_export]
+macro_rules! try_say {
+    ($($arg:tt)*) => { $crate::output::try_line(format_args!($($arg)*)) };
+}

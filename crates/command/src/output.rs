@@ -37,6 +37,13 @@ impl Report {
     pub fn print(&self) {
         line(format_args!("{}", self.table.trim_fmt()));
     }
+    /// Prints it, as [`try_line`] does.
+    ///
+    /// # Errors
+    /// Those of [`try_line`].
+    pub fn try_print(&self) -> anyhow::Result<()> {
+        try_line(format_args!("{}", self.table.trim_fmt()))
+    }
 }
 
 /// Prints a line; see `say!`.
@@ -44,6 +51,15 @@ pub fn line(text: std::fmt::Arguments<'_>) {
     if let Err(e) = writeln!(io::stdout().lock(), "{text}") {
         stop(&e);
     }
+}
+
+/// Prints a line, for a command that has something to end when the reader has closed the output. [`is_closed`] recognizes that.
+///
+/// # Errors
+/// Those of write(2).
+pub fn try_line(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
+    use anyhow::Context as _;
+    writeln!(Output(io::stdout().lock()), "{text}").context("cannot print")
 }
 
 /// Prints a line of bytes, which need not be text.

@@ -106,7 +106,7 @@ pub(super) fn compare(first: &(u64, Vec<Reading>), last: &(u64, Vec<Reading>)) -
         let verdict = if after.is_flat(before) { "flat" } else { "DIFFERS" };
         report.row([after.what.clone(), before.show(), after.show(), verdict.to_owned()]);
     }
-    report.print();
+    report.try_print()?;
     Ok(first.iter().zip(last).all(|(before, after)| after.is_flat(before)))
 }
 

@@ -19,8 +19,7 @@ use self::part::{Answer, Ask, BATCH};
 use crate::Global;
 use rdmux_command::child::Child;
 use rdmux_command::hosts::Hosts;
-use rdmux_command::output;
-use rdmux_command::say;
+use rdmux_command::{output, signals, try_say};
 
 /// What can be done for long.
 #[derive(Subcommand)]
@@ -55,11 +54,14 @@ const SETTLING: Duration = Duration::from_millis(50);
 
 /// Runs `rdmux soak`.
 pub(crate) fn run(soak: &Soak) -> Result<ExitCode> {
+    signals::defer()?;
     let flat = match soak {
-        Soak::Xrc(args) => xrc(args.cycles)?,
-        Soak::Acm(args) => acm::run(args)?,
-        Soak::AcmPairs(args) => acm::pairs(args)?,
+        Soak::Xrc(args) => xrc(args.cycles),
+        Soak::Acm(args) => acm::run(args),
+        Soak::AcmPairs(args) => acm::pairs(args),
     };
+    // Ctrl-C also ends the processes of the soak, which then do not answer.
+    let flat = flat.or_else(|e| signals::check().map_err(Into::into).and(Err(e)))?;
     Ok(if flat { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -78,7 +80,7 @@ fn xrc(cycles: u64) -> Result<bool> {
     let first = (scene.done, scene.read()?);
     scene.play(cycles - warm_up(cycles), start)?;
     let last = (scene.done, scene.read()?);
-    say!("{} connections in {}", scene.done, output::time(start.elapsed()));
+    try_say!("{} connections in {}", scene.done, output::time(start.elapsed()))?;
     gauge::compare(&first, &last)
 }
 
@@ -121,6 +123,7 @@ impl Scene {
         let step = (cycles / 10).max(1);
         let mut next = self.done + step;
         while self.done < until {
+            signals::check()?;
             let count = BATCH.min(u32::try_from(until - self.done).unwrap_or(BATCH));
             let passed = self.done / SHORT_LIVED;
             self.batch(usize::from(self.done / u64::from(BATCH) % 2 == 1), count)?;
@@ -129,7 +132,7 @@ impl Scene {
             }
             if self.done >= next {
                 let rate = self.done as f64 / start.elapsed().as_secs_f64();
-                say!("{} connections, {rate:.0}/s", self.done);
+                try_say!("{} connections, {rate:.0}/s", self.done)?;
                 next += step;
             }
         }
@@ -149,6 +152,7 @@ impl Scene {
     /// Makes a connection by a process that exits afterwards, or is killed before it could disconnect, with a
     /// receiver that is killed when no other process holds the target.
     fn short_lived(&mut self, n: u64) -> Result<()> {
+        signals::check()?;
         let host = usize::from(n % 2 == 1);
         let mut client = process(host)?;
         let addresses = self.addresses;
@@ -173,6 +177,7 @@ impl Scene {
         let start = Instant::now();
         let mut before = Vec::new();
         loop {
+            signals::check()?;
             let (quiet, now) = self.read_now()?;
             if quiet && gauge::same_counts(&before, &now) {
                 return Ok(now);

@@ -15,8 +15,7 @@ use rdmux_wire::acm::client::{Query, Request, Status};
 
 use self::scene::{End, Scene, Service};
 use super::gauge;
-use rdmux_command::output;
-use rdmux_command::say;
+use rdmux_command::{output, signals, try_say};
 
 #[derive(Args)]
 pub(crate) struct AcmArgs {
@@ -58,13 +57,13 @@ pub(super) fn run(args: &AcmArgs) -> Result<bool> {
     let first = (soak.done, soak.read(None)?);
     soak.play(args.resolves - warm_up, args, start)?;
     let last = (soak.done, soak.read(Some(&first.1))?);
-    say!(
+    try_say!(
         "{} resolves in {}, {} of them by multicast; {} hosts started and stopped",
         soak.done,
         output::time(start.elapsed()),
         soak.cold,
         soak.guests
-    );
+    )?;
     let flat = gauge::compare(&first, &last)?;
     // A killed service has left its sockets; the next one on its host removes them.
     for host in GUESTS {
@@ -72,7 +71,7 @@ pub(super) fn run(args: &AcmArgs) -> Result<bool> {
         soak.scene.go(guest, End::Told)?;
     }
     let left = soak.scene.end()?;
-    left.iter().for_each(|what| say!("still exists: {what}"));
+    left.iter().try_for_each(|what| try_say!("still exists: {what}"))?;
     Ok(flat && left.is_empty())
 }
 
@@ -121,6 +120,7 @@ impl Soak {
         let step = (resolves / 10).max(1);
         let mut next = self.done + step;
         while self.done < until {
+            signals::check()?;
             self.batch(BATCH.min(until - self.done))?;
             // The first four guests were part of the warm-up.
             while (self.guests - 4) * args.resolves < self.done * args.guests {
@@ -128,7 +128,7 @@ impl Soak {
             }
             if self.done >= next {
                 let rate = self.done as f64 / start.elapsed().as_secs_f64();
-                say!("{} resolves, {rate:.0}/s", self.done);
+                try_say!("{} resolves, {rate:.0}/s", self.done)?;
                 next += step;
             }
         }
@@ -201,6 +201,7 @@ impl Soak {
 fn found(client: &Client, source: &str, dest: &str) -> Result<()> {
     let start = Instant::now();
     loop {
+        signals::check()?;
         match client.resolve(Some(name(source)?), name(dest)?, TIMEOUT) {
             Ok(_) => return Ok(()),
             Err(Error::Status(

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use rdmux_acm_client::{Client, Reply, RequestId, Requests, Target};
-use rdmux_command::{output, say};
+use rdmux_command::{output, signals, try_say};
 use rdmux_fabric::proto::Snapshot;
 use rdmux_wire::acm::client::Query;
 use rdmux_wire::{Gid, Guid, Lid};
@@ -57,12 +57,13 @@ pub(in super::super) fn run(args: &PairsArgs) -> Result<bool> {
     let start = Instant::now();
     let mut scene = Scene::new(&format!("fattree:{}", args.hosts), OPTIONS)?;
     for n in 1..=args.hosts {
+        signals::check()?;
         scene.add(&format!("pairs-{n}"))?;
         ensure!(start.elapsed() < START, "only {n} of {} hosts are up after {START:?}", args.hosts);
     }
     play(&scene, args, start)?;
     let left = scene.end()?;
-    left.iter().for_each(|what| say!("still exists: {what}"));
+    left.iter().try_for_each(|what| try_say!("still exists: {what}"))?;
     Ok(left.is_empty())
 }
 
@@ -70,6 +71,7 @@ fn play(scene: &Scene, args: &PairsArgs, start: Instant) -> Result<()> {
     let up = start.elapsed();
     // Waits until all have joined their groups, and switches know these.
     let hosts = loop {
+        signals::check()?;
         match hosts(scene).and_then(|hosts| all(&hosts).map(|_| hosts)) {
             Ok(hosts) => break hosts,
             Err(e) => {
@@ -79,14 +81,15 @@ fn play(scene: &Scene, args: &PairsArgs, start: Instant) -> Result<()> {
     };
     let memory: Vec<_> =
         hosts.iter().map(|host| gauge::memory(host.service.pid())).collect::<Result<_>>()?;
-    say!(
+    try_say!(
         "{} hosts, with an ib_acm of {} each, up in {}, all resolved in {}",
         hosts.len(),
         output::bytes(memory.iter().sum::<u64>() / memory.len() as u64),
         output::time(up),
         output::time(start.elapsed())
-    );
+    )?;
     for _ in 0..args.rounds {
+        signals::check()?;
         hosts.iter().try_for_each(|host| host.control.flush(None, TIMEOUT).map(drop))?;
         round("cold", &hosts)?;
     }
@@ -106,14 +109,14 @@ fn round(what: &str, hosts: &[Host<'_>]) -> Result<Sums> {
         questions: after.questions - before.questions,
     };
     let each = |n: u64| n as f64 / hosts.len() as f64;
-    say!(
+    try_say!(
         "{what}: {} pairs in {}; per host {:.2} multicast requests, {:.2} answers, {:.2} queries to subnet administration",
         hosts.len() * (hosts.len() - 1),
         output::time(time),
         each(sums.requests),
         each(sums.answers),
         each(sums.questions)
-    );
+    )?;
     Ok(sums)
 }
 
