@@ -90,15 +90,35 @@ impl Client {
         cached_only: bool,
         timeout: Duration,
     ) -> Result<Paths, Error> {
-        match self.cached(source.as_ref(), &dest) {
-            Some(paths) => Ok(paths),
-            None => self.paths(Query::Resolve { source, dest, cached_only }, timeout),
+        let deadline = Instant::now().checked_add(timeout).ok_or(Error::TimedOut(timeout))?;
+        if let Some(paths) = self.cached_within(source.as_ref(), &dest, timeout / 2) {
+            return Ok(paths);
         }
+        let query = Query::Resolve { source, dest, cached_only };
+        paths(self.ask_until(query, (deadline, timeout))?)
     }
 
-    /// Returns the paths in the shared cache, without a request.
+    /// Returns the paths in the shared cache, if the service has passed it to this process and has them cached. Never waits: the first
+    /// call, and the first after a restart of the service, requests the cache.
     pub fn cached(&self, source: Option<&Address>, dest: &Address) -> Option<Paths> {
         self.shared.as_ref()?.get(source, dest)
+    }
+
+    /// Returns the paths in the shared cache. Waits until the service has passed the cache to this process, for this time and
+    /// [`Shared::WAIT`] at most.
+    fn cached_within(
+        &self,
+        source: Option<&Address>,
+        dest: &Address,
+        time: Duration,
+    ) -> Option<Paths> {
+        let shared = self.shared.as_ref()?;
+        let cached = shared.get(source, dest);
+        if cached.is_some() || !shared.is_coming() {
+            return cached;
+        }
+        shared.wait(time);
+        shared.get(source, dest)
     }
 
     /// Returns the cache in shared memory, if the service's files are known.
@@ -168,10 +188,7 @@ impl Client {
     }
 
     fn paths(&self, query: Query, timeout: Duration) -> Result<Paths, Error> {
-        match self.ask(query, timeout)? {
-            Reply::Paths(paths) => Ok(paths),
-            other => Err(unexpected(&other)),
-        }
+        paths(self.ask(query, timeout)?)
     }
 
     /// Sends any query, and waits for the answer until the timeout.
@@ -180,6 +197,15 @@ impl Client {
     /// As [`resolve`](Self::resolve).
     pub fn ask(&self, query: Query, timeout: Duration) -> Result<Reply, Error> {
         let deadline = Instant::now().checked_add(timeout).ok_or(Error::TimedOut(timeout))?;
+        self.ask_until(query, (deadline, timeout))
+    }
+
+    /// Sends a query, and waits for the answer until the deadline, which is that of the timeout.
+    fn ask_until(
+        &self,
+        query: Query,
+        (deadline, timeout): (Instant, Duration),
+    ) -> Result<Reply, Error> {
         let tid = self.tid.fetch_add(1, Ordering::Relaxed);
         let request = Request { tid, query }.to_bytes();
         // An idle connection may belong to a service that has exited.
@@ -241,6 +267,14 @@ impl Client {
         if is_ours && idle.connections.len() < IDLE && connection.is_between_messages() {
             idle.connections.push(connection);
         }
+    }
+}
+
+/// Returns the paths of an answer.
+fn paths(answer: Reply) -> Result<Paths, Error> {
+    match answer {
+        Reply::Paths(paths) => Ok(paths),
+        other => Err(unexpected(&other)),
     }
 }
 

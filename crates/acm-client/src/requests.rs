@@ -95,7 +95,8 @@ impl Requests {
         })
     }
 
-    /// Starts a request. If the shared cache has the answer, [`next`](Self::next) returns it at once. While other requests are outstanding,
+    /// Starts a request. If the service has passed its shared cache to this process, and the answer is there, [`next`](Self::next) returns
+    /// it at once. While other requests are outstanding,
     /// the request is sent in one message with those that follow, by the next call of [`next`](Self::next) or [`wait`](Self::wait); the
     /// descriptor is readable until then.
     pub fn start(&mut self, query: &Query, timeout: Duration) -> RequestId {
@@ -201,6 +202,9 @@ impl Requests {
 
     /// Receives from each ready connection, and ends requests that timed out. Waits at most this long for an event.
     fn process(&mut self, time: Duration) {
+        if let Some(shared) = &self.shared {
+            shared.take();
+        }
         self.send_unsent();
         let time = if self.is_empty() || !self.done.is_empty() { Duration::ZERO } else { time };
         for key in self.poller.ready(self.until_due(time)) {

@@ -29,7 +29,7 @@ use crate::{Error, Users};
 
 /// Time that a service may take to pass the cache to a client.
 const WAIT: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 250 });
-/// Time in nanoseconds to wait after a failure before requesting the cache again.
+/// Time in nanoseconds from one request for the cache to the next, if the service does not pass it.
 const AGAIN: u64 = 1_000_000_000;
 
 /// A client's view of a service's cache. It is requested on first use, and again after a restart of the service.
@@ -42,18 +42,32 @@ pub struct Shared {
 #[derive(Debug, Default)]
 struct State {
     cache: Option<Arc<PathCache>>,
+    /// The request for the cache that the service has not answered yet.
+    asked: Option<Asked>,
     /// Time at which the cache may be requested again.
     next: u64,
 }
 
+/// A request for the cache.
+#[derive(Clone, Debug)]
+struct Asked {
+    socket: Arc<OwnedFd>,
+    /// Time at which the request is given up.
+    until: Instant,
+}
+
 impl Shared {
+    /// The longest time that a service may take to pass the cache.
+    pub const WAIT: Duration = WAIT;
+
     /// Returns the cache of this socket; the service may start later.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self { path: socket.into(), state: RwLock::default() }
     }
 
-    /// Returns the paths between two addresses if the service has them cached and would answer at once. Costs no system
-    /// call, except to request the cache, at most once a second. That takes up to 250 ms if the service hangs.
+    /// Returns the paths between two addresses if the service has them cached and would answer at once. Never waits, and costs no system
+    /// call, except to request the cache, at most once a second, and to take it. Until the service has passed the cache, which
+    /// [`wait`](Self::wait) waits for, no paths are found.
     pub fn get(&self, source: Option<&Address>, dest: &Address) -> Option<Paths> {
         let now = now();
         let key = Key { source: source.copied(), dest: *dest };
@@ -62,65 +76,127 @@ impl Shared {
         Some(Paths { paths: [path].into_iter().collect(), source: source.map(Address::from) })
     }
 
-    /// Passes all shared cache entries to `show`.
+    /// Passes all shared cache entries to `show`. Waits until the service has passed the cache, for [`WAIT`](Self::WAIT) at most.
     pub fn each(&self, show: impl FnMut(&Key, &Entry)) {
+        self.wait(WAIT);
         let now = now();
         if let Some(cache) = self.cache(now) {
             cache.each(now, show);
         }
     }
 
-    /// Returns whether a running service shares its cache.
+    /// Returns whether a running service shares its cache. Waits until the service has passed it, for [`WAIT`](Self::WAIT) at most.
     pub fn is_there(&self) -> bool {
+        self.wait(WAIT);
         self.cache(now()).is_some()
     }
 
-    /// Returns the cache of the running service.
+    /// Returns whether the cache has been requested, and the service has neither passed nor refused it yet. The request ends after
+    /// [`WAIT`](Self::WAIT).
+    pub fn is_coming(&self) -> bool {
+        self.asked().is_some()
+    }
+
+    /// Requests the cache if need be, and waits until the service passes or refuses it, for this time and [`WAIT`](Self::WAIT) at most.
+    /// Returns whether it did, or no service listens; it hangs otherwise.
+    pub fn wait(&self, time: Duration) -> bool {
+        let deadline = Instant::now() + time.min(WAIT);
+        let mut end = None;
+        while self.cache(now()).is_none() {
+            let Some(asked) = self.asked() else {
+                return end.is_none_or(|end| Instant::now() < end);
+            };
+            let until = *end.insert(asked.until.min(deadline));
+            let Some(left) = left(until) else { return false };
+            if wait(&asked.socket, PollFlags::IN, left).is_err() {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Takes the cache if the service has passed it meanwhile: its descriptor counts for the service's user until then (unix(7)).
+    pub(crate) fn take(&self) {
+        if self.is_coming() {
+            self.cache(now());
+        }
+    }
+
+    fn asked(&self) -> Option<Asked> {
+        self.state.try_read()?.asked.clone()
+    }
+
+    /// Returns the cache of the running service, if the service has passed it.
     fn cache(&self, now: u64) -> Option<Arc<PathCache>> {
-        let is_leased = |cache: &&Arc<PathCache>| cache.is_leased(now);
         {
-            // The writer may take a while, or be a thread that the parent had at fork(2), which does not exist in this child.
+            // The writer may be a thread that the parent had at fork(2), which does not exist in this child.
             let state = self.state.try_read()?;
-            if let Some(cache) = state.cache.as_ref().filter(is_leased) {
+            if let Some(cache) = state.leased(now) {
                 return Some(cache.clone());
             }
-            if now < state.next {
+            if state.asked.is_none() && now < state.next {
                 return None;
             }
         }
         let mut state = self.state.try_write()?;
-        if now < state.next {
-            return state.cache.as_ref().filter(is_leased).cloned();
+        state.settle();
+        if state.leased(now).is_none() && state.asked.is_none() && now >= state.next {
+            state.next = now.saturating_add(AGAIN);
+            (state.cache, state.asked) = (None, Asked::new(&self.path).ok());
         }
-        state.next = now.saturating_add(AGAIN);
-        state.cache = fetch(&self.path).ok().map(Arc::new);
-        state.cache.as_ref().filter(is_leased).cloned()
+        state.leased(now).cloned()
     }
 }
 
-/// Requests the cache.
-fn fetch(path: &Path) -> Result<PathCache, Error> {
-    let failed = |errno| Error::System("cannot get the cache of the ACM service", errno);
-    let other = |e: io::Error| failed(Errno::from_io_error(&e).unwrap_or(Errno::INVAL));
-    // A timeout of the socket would start again after each signal.
-    let deadline = Instant::now() + WAIT;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(failed)?;
-    let (address, _keep) = unix_address(path).map_err(other)?;
-    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
-    check_peer(&socket, path)?;
-    let mut fds = Vec::new();
-    loop {
-        wait(&socket, PollFlags::IN, left(deadline).ok_or(failed(Errno::TIMEDOUT))?)?;
-        match try_recv_bytes(socket.as_fd(), &mut [0; 16], &mut fds) {
-            Ok(_) => break,
-            Err(MessageError::WouldBlock) => {}
-            Err(_) => return Err(failed(Errno::PROTO)),
+impl State {
+    /// Returns the cache, if its service is running.
+    fn leased(&self, now: u64) -> Option<&Arc<PathCache>> {
+        self.cache.as_ref().filter(|cache| cache.is_leased(now))
+    }
+
+    /// Takes the answer to the request, if it has arrived.
+    fn settle(&mut self) {
+        let Some(asked) = &self.asked else { return };
+        match asked.answer() {
+            Some(answer) => (self.cache, self.asked) = (answer.ok().map(Arc::new), None),
+            None if left(asked.until).is_none() => self.asked = None,
+            None => {}
         }
     }
-    let fd = fds.pop().ok_or(failed(Errno::PROTO))?;
-    PathCache::map(fd).map_err(other)
+}
+
+impl Asked {
+    /// Requests the cache.
+    fn new(path: &Path) -> Result<Self, Error> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .map_err(failed)?;
+        let (address, _keep) = unix_address(path).map_err(|e| failed(errno(&e)))?;
+        rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
+        check_peer(&socket, path)?;
+        Ok(Self { socket: Arc::new(socket), until: Instant::now() + WAIT })
+    }
+
+    /// Returns the answer, if it has arrived.
+    fn answer(&self) -> Option<Result<PathCache, Error>> {
+        let mut fds = Vec::new();
+        let fd = match try_recv_bytes(self.socket.as_fd(), &mut [0; 16], &mut fds) {
+            Err(MessageError::WouldBlock) => return None,
+            Ok(_) => fds.pop(),
+            Err(_) => None,
+        };
+        let map = |fd| PathCache::map(fd).map_err(|e| failed(errno(&e)));
+        Some(fd.ok_or(failed(Errno::PROTO)).and_then(map))
+    }
+}
+
+fn failed(errno: Errno) -> Error {
+    Error::System("cannot get the cache of the ACM service", errno)
+}
+
+fn errno(e: &io::Error) -> Errno {
+    Errno::from_io_error(e).unwrap_or(Errno::INVAL)
 }
 
 /// Passes the cache to clients, until it is dropped, which removes the socket.

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rdmux_link::acm::{Entry, Key, PathTable, now};
+use rdmux_runtime::listen_at;
+use rdmux_runtime::socket::send_bytes;
 use rdmux_testing::{TempDir, temp_dir};
 use rdmux_wire::acm::Address as Name;
 use rdmux_wire::acm::client::{
@@ -423,6 +425,18 @@ fn offered(places: &Places) -> (PathTable, Offer) {
     (table, offer)
 }
 
+/// Returns requests to a service that has passed its cache.
+fn requests_with_cache(places: &Places) -> Requests {
+    let mut requests = requests(places);
+    loop {
+        requests.start(&query(1), LONG);
+        let (_, reply) = requests.wait(LONG).unwrap();
+        if reply == Ok(Reply::Paths(shared_paths())) {
+            return requests;
+        }
+    }
+}
+
 fn shared_paths() -> Paths {
     Paths { source: None, ..paths(1) }
 }
@@ -435,7 +449,7 @@ fn shared_cache_answers_without_a_message() {
     // The other socket has no listener.
     assert_eq!(client.resolve(None, node(1), LONG), Ok(shared_paths()));
     assert!(matches!(client.resolve(None, node(2), LONG), Err(Error::NoService(_))));
-    let mut requests = requests(&places);
+    let mut requests = requests_with_cache(&places);
     let id = requests.start(&query(1), LONG);
     assert!(becomes_readable(&requests));
     assert_eq!(requests.next(), Some((id, Ok(Reply::Paths(shared_paths())))));
@@ -448,6 +462,56 @@ fn shared_cache_answers_without_a_message() {
     drop((table, offer));
     assert!(matches!(client.resolve(None, node(1), LONG), Err(Error::NoService(_))));
     assert!(!places.paths().exists());
+}
+
+/// Listens for clients that want the cache.
+fn listen_for_cache(places: &Places) -> OwnedFd {
+    let listener = listen_at(&places.paths(), SocketType::SEQPACKET, 0o600).unwrap();
+    rustix::io::ioctl_fionbio(&listener, false).unwrap();
+    listener
+}
+
+/// Passes the cache to the next client.
+fn give(listener: &OwnedFd, table: &PathTable) {
+    let client = rustix::net::accept(listener).unwrap();
+    send_bytes(client.as_fd(), &[0], &[table.fd().as_fd()]).unwrap();
+}
+
+#[test]
+fn requests_do_not_wait_for_a_service_that_passes_no_cache() {
+    let (_dir, places) = places();
+    let (table, offer) = offered(&places);
+    drop(offer);
+    let listener = listen_for_cache(&places);
+    serve(&places, good);
+    let (client, mut requests) = (client(&places), requests(&places));
+    // The service gets the request, although it has passed no cache.
+    let id = requests.start(&query(1), LONG);
+    assert_eq!(requests.wait(LONG), Some((id, Ok(Reply::Paths(paths(1))))));
+    give(&listener, &table);
+    let id = requests.start(&query(1), LONG);
+    assert_eq!(requests.wait(LONG), Some((id, Ok(Reply::Paths(shared_paths())))));
+    assert_eq!(client.cached(None, &node(1)), None);
+    give(&listener, &table);
+    assert_eq!(client.cached(None, &node(1)), Some(shared_paths()));
+}
+
+#[test]
+fn blocking_calls_wait_for_the_cache_within_their_timeout() {
+    let (_dir, places) = places();
+    let (table, offer) = offered(&places);
+    drop(offer);
+    let listener = listen_for_cache(&places);
+    serve(&places, |_, _| thread::park());
+    let client = client(&places);
+    let shared = client.shared().unwrap();
+    assert_eq!(client.resolve(None, node(1), SHORT), Err(Error::TimedOut(SHORT)));
+    assert!(shared.is_coming() && !shared.wait(SHORT));
+    thread::scope(|scope| {
+        scope.spawn(|| give(&listener, &table));
+        assert_eq!(client.resolve(None, node(1), LONG), Ok(shared_paths()));
+    });
+    assert!(!shared.is_coming() && shared.wait(SHORT));
 }
 
 /// Runs this in a thread of another user. None if the process cannot change users.
@@ -663,7 +727,7 @@ fn answer_that_is_not_taken_keeps_the_descriptor_readable() {
     assert_eq!((requests.take(first), requests.len()), (None, 0));
     // Cached answers are available at once.
     let (_table, _offer) = offered(&places);
-    let mut requests = self::requests(&places);
+    let mut requests = requests_with_cache(&places);
     let (first, second) = (requests.start(&query(1), LONG), requests.start(&query(1), LONG));
     assert_eq!(requests.take(second), Some(Ok(Reply::Paths(shared_paths()))));
     assert!(becomes_readable(&requests));

@@ -129,7 +129,8 @@ impl Acm {
         self.inner.client.resolve(source, dest, self.timeout).on(self, "resolve an address")
     }
 
-    /// Returns the paths in the service's shared cache, without a request to the service.
+    /// Returns the paths in the service's shared cache, if the service has passed it to this process. Never waits: the first call
+    /// requests the cache, which [`resolve`](Self::resolve) waits for.
     pub fn cached(&self, source: Option<&Address>, dest: &Address) -> Option<Paths> {
         self.inner.client.cached(source, dest)
     }

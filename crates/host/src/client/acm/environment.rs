@@ -21,7 +21,8 @@ pub struct Settings {
     /// Whether ACM is queried.
     pub usage: Use,
     /// The maximum time that a resolution waits for ACM before it continues without (`$RDMUX_ACM_TIMEOUT`, milliseconds).
-    /// With zero, only ACM's shared-memory cache is used.
+    /// With zero, only ACM's shared-memory cache is used; the first lookup waits until the service has passed it, for
+    /// [`Shared::WAIT`](rdmux_acm_client::Shared::WAIT) at most.
     pub timeout: Duration,
 }
 

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rdmux_acm_client::{self as client, Client, Error, Places, Reply};
+use rdmux_acm_client::{self as client, Client, Error, Places, Reply, Shared};
 use rdmux_cm::PathData;
 use rdmux_wire::acm::Address;
 
@@ -122,9 +122,9 @@ impl Acm {
         }
     }
 
-    /// Returns the path from the service's shared-memory cache.
+    /// Returns the path from the service's shared-memory cache. Does not block.
     fn cached(&self, question: &Question) -> Option<PathData> {
-        // Mapping the memory of a service that hangs takes time, too.
+        // Each request for the memory stays in the backlog of a service that hangs.
         if self.is_silent() {
             return None;
         }
@@ -132,20 +132,45 @@ impl Acm {
         question.checked(paths.paths.first()?.path)
     }
 
+    /// Returns whether the service has yet to pass its shared-memory cache to this process.
+    fn is_cache_coming(&self) -> bool {
+        !self.is_silent() && self.client.shared().is_some_and(Shared::is_coming)
+    }
+
+    /// Waits until the service has passed its shared-memory cache: for half of the time left, so that a query is still possible. If only
+    /// the cache is used, waits as long as the service may take.
+    fn wait_for_cache(&self, left: Duration) {
+        let is_all = self.settings.timeout.is_zero();
+        let time = if is_all { Shared::WAIT } else { left / 2 };
+        let is_passed = self.client.shared().is_none_or(|shared| shared.wait(time));
+        if is_all && !is_passed {
+            self.silence.lock().unanswered(Instant::now());
+        }
+    }
+
     /// Returns the path that the service has cached, or finds by the deadline.
     pub(crate) fn find(&self, question: &Question, deadline: Instant) -> Option<PathData> {
-        let cached = self.cached(question);
+        let begun = Instant::now();
+        let mut cached = self.cached(question);
+        if cached.is_none() && self.is_cache_coming() {
+            self.wait_for_cache(deadline.saturating_duration_since(begun));
+            cached = self.cached(question);
+        }
         if cached.is_some() || deadline <= Instant::now() || !self.may_answer() {
             return cached;
         }
-        let answer = self.ask(question, deadline);
+        let answer = self.ask(question, begun, deadline);
         answer
             .inspect_err(|error| tracing::debug!(to = %question.to, %error, "ACM knows no path"))
             .ok()?
     }
 
-    fn ask(&self, question: &Question, deadline: Instant) -> Result<Option<PathData>, Error> {
-        let begun = Instant::now();
+    fn ask(
+        &self,
+        question: &Question,
+        begun: Instant,
+        deadline: Instant,
+    ) -> Result<Option<PathData>, Error> {
         let ask = || {
             self.client.ask(question.query(), deadline.saturating_duration_since(Instant::now()))
         };

@@ -45,7 +45,7 @@ impl HostClient {
         if let Some(path) = acm.cached(&question) {
             return self.take_or_resolve(id, question.to, Some(path), timeout);
         }
-        if !acm.may_answer() {
+        if !acm.may_answer() && !acm.is_cache_coming() {
             return self.resolve_route_soon(id, timeout);
         }
         let (acm, deadline) = (Arc::clone(acm), acm.deadline());

@@ -1,7 +1,7 @@
 //! ACM services that answer, hang, die or answer nonsense: each costs a bounded time and affects no other query.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -231,19 +231,25 @@ fn expired_deadline_sends_no_acm_query() {
     assert_eq!(service.questions(), 0);
 }
 
-#[test]
-fn path_in_shared_acm_cache_needs_no_query() {
-    use rdmux_acm_client::{Offer, Users};
-    use rdmux_link::acm::{Entry, Key, PathTable, now};
+/// Puts the path into a running service's cache.
+fn put(table: &mut rdmux_link::acm::PathTable) {
+    use rdmux_link::acm::{Entry, Key, now};
     use rdmux_wire::acm::client::{PathData, PathFlags};
-    let folder = temp_dir();
-    let service = AcmService::start(folder.path(), |_| Step::Hang);
-    let mut table = PathTable::create(64, 1).unwrap();
     let (now, hour) = (now(), 3_600_000_000_000);
     table.renew(now + 30_000_000_000);
     let key = Key { source: None, dest: question().to };
     let path = PathData { flags: PathFlags::RESOLVED, path: record() };
     table.put(&key, &Entry { path, source: None, expiry: now + hour }, now);
+}
+
+#[test]
+fn path_in_shared_acm_cache_needs_no_query() {
+    use rdmux_acm_client::{Offer, Users};
+    use rdmux_link::acm::PathTable;
+    let folder = temp_dir();
+    let service = AcmService::start(folder.path(), |_| Step::Hang);
+    let mut table = PathTable::create(64, 1).unwrap();
+    put(&mut table);
     let places = Places::new(folder.path(), "/nowhere");
     let _offer = Offer::start(places.paths(), &table, Users::NONE).unwrap();
     for timeout in [LONG, Duration::ZERO] {
@@ -253,6 +259,29 @@ fn path_in_shared_acm_cache_needs_no_query() {
         let other = Question::of_ip(None, [10, 0, 0, 3].into());
         assert_eq!(acm.cached(&other), None);
     }
+    assert_eq!(service.questions(), 0);
+}
+
+#[test]
+fn caller_waits_for_a_cache_only_where_it_may_and_without_a_query() {
+    use rdmux_link::acm::PathTable;
+    use rustix::net::SocketType;
+    let folder = temp_dir();
+    let service = AcmService::start(folder.path(), |_| Step::Hang);
+    let places = Places::new(folder.path(), "/nowhere");
+    let listener = rdmux_runtime::listen_at(&places.paths(), SocketType::SEQPACKET, 0o600).unwrap();
+    rustix::io::ioctl_fionbio(&listener, false).unwrap();
+    let mut table = PathTable::create(64, 1).unwrap();
+    put(&mut table);
+    let acm = asks(&folder, Duration::ZERO);
+    // The service has not even accepted the connection.
+    assert_eq!(acm.cached(&question()), None);
+    assert!(acm.is_cache_coming() && !acm.may_answer());
+    let client = rustix::net::accept(&listener).unwrap();
+    let fds = [table.fd().as_fd()];
+    rdmux_runtime::socket::send_bytes(client.as_fd(), &[0], &fds).unwrap();
+    assert_eq!(find(&acm).unwrap().record, record());
+    assert!(!acm.is_cache_coming());
     assert_eq!(service.questions(), 0);
 }
 
