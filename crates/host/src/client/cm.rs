@@ -289,8 +289,10 @@ impl HostClient {
     /// # Errors
     /// See above.
     pub fn destroy_id(&self, id: IdHandle) -> Result<u32, HostError> {
+        let events = self.cm_events(CmRequest::Destroy { id }, || format!("destroy {id}"));
+        // Not before: a path that ACM has found meanwhile can be given to the id until now.
         self.forget_path(id);
-        self.cm_events(CmRequest::Destroy { id }, || format!("destroy {id}"))
+        events
     }
 
     /// Like [`destroy_id`](Self::destroy_id), without waiting for the service, and without the number of events. The
@@ -299,8 +301,9 @@ impl HostClient {
     /// # Errors
     /// [`HostError::ServiceGone`].
     pub fn destroy_id_soon(&self, id: IdHandle) -> Result<(), HostError> {
+        let sent = self.cm_soon(CmRequest::Destroy { id });
         self.forget_path(id);
-        self.cm_soon(CmRequest::Destroy { id })
+        sent
     }
 
     /// Binds an id to an address (rdma_bind_addr(3)). Returns the address with its port.
@@ -390,6 +393,11 @@ impl HostClient {
     /// # Errors
     /// See above.
     pub fn set_paths(&self, id: IdHandle, records: &[PathData]) -> Result<(), HostError> {
+        self.along(id, records, || self.give_paths(id, records))
+    }
+
+    /// Does what [`set_paths`](Self::set_paths) does, with paths whose source the caller knows.
+    pub(super) fn give_paths(&self, id: IdHandle, records: &[PathData]) -> Result<(), HostError> {
         let records = on_the_way(records);
         self.cm_done(CmRequest::SetPaths { id, records }, || format!("set the paths of {id}"))
     }
@@ -406,9 +414,11 @@ impl HostClient {
         dst: Addr,
         records: &[PathData],
     ) -> Result<(), HostError> {
-        let records = on_the_way(records);
-        self.cm_done(CmRequest::ResolveAlong { id, src, dst, records }, || {
-            format!("take the paths from {id} to {dst}")
+        self.along(id, records, || {
+            let records = on_the_way(records);
+            self.cm_done(CmRequest::ResolveAlong { id, src, dst, records }, || {
+                format!("take the paths from {id} to {dst}")
+            })
         })
     }
 

@@ -15,7 +15,7 @@ impl Resolver {
     pub fn known_path(&self, src: Option<Addr>, dst: Addr, hints: &Hints) -> Option<PathData> {
         let acm = self.client.acm()?;
         let question = self.question(src, dst, hints);
-        acm.find(&question, acm.deadline())
+        acm.supply(&question, acm.find(&question, acm.deadline())?)
     }
 
     /// Adds ACM's paths to answers with IP addresses. ACM is queried for the first address, which connections use. The
@@ -27,6 +27,7 @@ impl Resolver {
             let Some(dst) = answer.dst else { continue };
             let question = self.question(answer.src, dst, hints);
             let path = acm.find(&question, deadline);
+            let path = path.and_then(|path| acm.supply(&question, path));
             answer.by_acm = path.is_some();
             answer.paths.extend(path);
             deadline = Instant::now();
@@ -52,10 +53,12 @@ impl Resolver {
         let Some(acm) = self.client.acm() else { return Ok(None) };
         let src = hints.src.and_then(|src| src.socket()).map(|src| src.ip());
         let Some(question) = Question::of_name(src, name) else { return Ok(None) };
-        let Some(path) = acm.find(&question.cached(hints.no_route), acm.deadline()) else {
+        let Some(found) = acm.find(&question.cached(hints.no_route), acm.deadline()) else {
             return Ok(None);
         };
-        let record = &path.record;
+        let record = &found.record;
+        // Only ACM knows the name. A connection finds another path if this one has failed.
+        let path = acm.supply(&question, found).filter(|_| !hints.no_route);
         let space = gid::space_of(hints);
         let dst = gid::service_at(record.dgid, space, service, hints)?;
         let src = gid::port_at(record.sgid, space, 0);
@@ -64,7 +67,7 @@ impl Resolver {
             qp_type: Some(hints.qp_type.unwrap_or(gid::default_type(space))),
             src: Some(IbAddr { pkey: record.pkey, ..src }.into()),
             dst: Some(IbAddr { pkey: record.pkey, flowinfo: record.flow_label, ..dst }.into()),
-            paths: if hints.no_route { Vec::new() } else { vec![path] },
+            paths: path.into_iter().collect(),
             by_acm: true,
             ..Answer::default()
         }))

@@ -1,48 +1,50 @@
 //! Ids with a path from ACM. If the peer is unreachable along it, the path is reported, so that the service
-//! invalidates it.
+//! invalidates it, and this process does not use it again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rdmux_cm::{Event, EventKind, IdHandle};
-use rdmux_wire::acm::Address;
 use rdmux_wire::cm::RejReason;
+
+use super::known::Supplied;
 
 /// Maximum number of ids that are remembered. Failed paths of further ids are not reported.
 const MOST: usize = 64 * 1024;
 
-/// The ids that have a path from ACM, and the path's destination.
+/// The ids that have a path from ACM, and that path.
 #[derive(Debug, Default)]
 pub(super) struct Given {
-    to: Mutex<HashMap<IdHandle, Address>>,
+    paths: Mutex<HashMap<IdHandle, Supplied>>,
     /// Whether the map may have entries.
     some: AtomicBool,
 }
 
 impl Given {
-    /// Records that an id has a path to this address.
-    pub(super) fn insert(&self, id: IdHandle, to: Address) {
-        let mut all = self.to.lock();
-        if all.len() < MOST {
-            all.insert(id, to);
-            self.some.store(true, Ordering::Release);
+    /// Records that an id has this path. Returns the one that it had.
+    pub(super) fn insert(&self, id: IdHandle, path: Supplied) -> Option<Supplied> {
+        let mut all = self.paths.lock();
+        if all.len() >= MOST {
+            return None;
         }
+        self.some.store(true, Ordering::Release);
+        all.insert(id, path)
     }
 
-    /// Removes the id's path, because the path is gone or no longer needed. Returns its destination.
-    pub(super) fn remove(&self, id: IdHandle) -> Option<Address> {
+    /// Removes the id's path, because the path is gone or no longer needed, and returns it.
+    pub(super) fn remove(&self, id: IdHandle) -> Option<Supplied> {
         if !self.some.load(Ordering::Acquire) {
             return None;
         }
-        let mut all = self.to.lock();
-        let to = all.remove(&id);
+        let mut all = self.paths.lock();
+        let path = all.remove(&id);
         self.some.store(!all.is_empty(), Ordering::Release);
-        to
+        path
     }
 
-    /// Returns the destination of the path that an event shows to be wrong.
-    pub(super) fn failed(&self, event: &Event) -> Option<Address> {
+    /// Returns the path that an event shows to be wrong.
+    pub(super) fn failed(&self, event: &Event) -> Option<Supplied> {
         match event.kind {
             EventKind::Unreachable | EventKind::Rejected => {
                 self.remove(event.id).filter(|_| is_of_path(event))
@@ -70,8 +72,15 @@ fn is_of_path(event: &Event) -> bool {
 #[cfg(test)]
 mod tests {
     use rdmux_cm::EventParam;
+    use rdmux_wire::acm::Address;
+    use rdmux_wire::sa::PathRecord;
 
     use super::*;
+
+    fn path() -> Supplied {
+        let to = Address::name("node7").unwrap();
+        Supplied { to, way: (&PathRecord::default()).into() }
+    }
 
     fn event(kind: EventKind, status: i32) -> Event {
         Event {
@@ -88,13 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn only_path_failures_return_the_acm_destination_and_only_once() {
-        let to = Address::name("node7").unwrap();
+    fn only_path_failures_return_the_acm_path_and_only_once() {
+        let path = path();
         let unreachable = event(EventKind::Unreachable, -libc::ETIMEDOUT);
         for (of, expected) in [
-            (unreachable.clone(), Some(to)),
-            (event(EventKind::Rejected, 13), Some(to)),
-            (event(EventKind::Rejected, 26), Some(to)),
+            (unreachable.clone(), Some(path)),
+            (event(EventKind::Rejected, 13), Some(path)),
+            (event(EventKind::Rejected, 26), Some(path)),
             (event(EventKind::Rejected, 8), None),
             (event(EventKind::Rejected, 28), None),
             (event(EventKind::Unreachable, 2), None),
@@ -102,21 +111,21 @@ mod tests {
         ] {
             let given = Given::default();
             assert_eq!(given.failed(&of), None);
-            given.insert(IdHandle(1), to);
-            given.insert(IdHandle(2), to);
+            given.insert(IdHandle(1), path);
+            given.insert(IdHandle(2), path);
             assert_eq!(given.failed(&of), expected, "{of:?}");
             assert_eq!(given.failed(&unreachable), None);
-            assert_eq!(given.remove(IdHandle(2)), Some(to));
+            assert_eq!(given.remove(IdHandle(2)), Some(path));
         }
     }
 
     #[test]
     fn ids_beyond_the_bound_are_not_remembered() {
-        let (given, to) = (Given::default(), Address::name("node7").unwrap());
+        let (given, path) = (Given::default(), path());
         for id in 0..=MOST as u64 {
-            given.insert(IdHandle(id), to);
+            given.insert(IdHandle(id), path);
         }
         assert_eq!(given.remove(IdHandle(MOST as u64)), None);
-        assert_eq!(given.remove(IdHandle(0)), Some(to));
+        assert_eq!(given.remove(IdHandle(0)), Some(path));
     }
 }

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `environment` | `RDMA_CM_USE_IB_ACM` and `RDMUX_ACM_TIMEOUT` |
 //! | `question` | a query, and the check of its answer |
-//! | `given` | paths from ACM that turn out to be wrong |
+//! | `given` | ids with paths from ACM, which may turn out to be wrong |
+//! | `known` | the paths that programs have from ACM, and those that have failed |
 //! | `silence` | backoff from a service that does not answer |
 //! | `start` | starts the service on demand |
 //! | `helpers` | threads that wait on behalf of non-blocking calls |
@@ -17,6 +18,7 @@
 mod environment;
 mod given;
 mod helpers;
+mod known;
 mod question;
 mod route;
 mod silence;
@@ -30,15 +32,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rdmux_acm_client::{self as client, Client, Error, Places, Reply, Shared};
-use rdmux_cm::PathData;
-use rdmux_wire::acm::Address;
+use rdmux_cm::{IdHandle, PathData};
 
 pub use self::environment::{Settings, Use};
 use self::given::Given;
 use self::helpers::Helpers;
+use self::known::{Known, Supplied};
 pub(crate) use self::question::Question;
 use self::silence::Silence;
 pub(crate) use self::start::Starter;
+use crate::error::HostError;
 
 /// Time that a service may take to start if no query waits for it.
 const STARTING: Duration = Duration::from_secs(30);
@@ -52,6 +55,7 @@ pub(crate) struct Acm {
     client: Client,
     silence: Mutex<Silence>,
     given: Given,
+    known: Arc<Known>,
     helpers: Helpers,
     /// Whether a thread keeps the service running for listeners.
     serves: AtomicBool,
@@ -90,6 +94,7 @@ impl Acm {
         Some(Arc::new(Self {
             settings,
             client: Client::new([places.clone().into()]),
+            known: Known::of(&places),
             places,
             starter,
             silence: Mutex::default(),
@@ -146,6 +151,35 @@ impl Acm {
         if is_all && !is_passed {
             self.silence.lock().unanswered(Instant::now());
         }
+    }
+
+    /// Returns a path from ACM for a program to use, unless it has failed. If it fails later, it is reported.
+    pub(crate) fn supply(&self, question: &Question, path: PathData) -> Option<PathData> {
+        let path = Some(path).filter(|path| self.is_usable(path))?;
+        self.known.supply(Supplied { to: question.to, way: (&path.record).into() });
+        Some(path)
+    }
+
+    /// Returns whether no connection along this path has failed lately.
+    fn is_usable(&self, path: &PathData) -> bool {
+        !self.known.has_failed((&path.record).into(), Instant::now())
+    }
+
+    /// Makes a request that gives an id a path from ACM. The path is recorded first: the connection may fail, and the id may be destroyed,
+    /// before this thread has the reply.
+    fn with_given(
+        &self,
+        id: IdHandle,
+        path: Supplied,
+        request: impl FnOnce() -> Result<(), HostError>,
+    ) -> Result<(), HostError> {
+        let before = self.given.insert(id, path);
+        let done = request();
+        if done.is_err() {
+            self.given.remove(id);
+            before.and_then(|path| self.given.insert(id, path));
+        }
+        done
     }
 
     /// Returns the path that the service has cached, or finds by the deadline.
@@ -216,16 +250,23 @@ impl Acm {
         });
     }
 
-    /// Makes the service invalidate the path to this address, which does not lead there. Does not block.
-    fn report(self: &Arc<Self>, to: Address) {
+    /// Makes the service invalidate a path that does not lead to its destination. Until it has, this process does not use the path. Does
+    /// not block.
+    fn report(self: &Arc<Self>, path: Supplied) {
+        let Supplied { to, way } = path;
+        self.known.fail(way, Instant::now());
         let acm = Arc::clone(self);
         let reports = self.may_answer()
             && self.helpers.run(move || {
+                // Only the owner may have entries invalidated, and those of files stay.
                 let flushed = acm.client.flush(Some(to), acm.settings.timeout);
-                tracing::debug!(%to, ?flushed, "a path that ACM told has failed");
+                if flushed.as_ref().is_ok_and(|entries| *entries > 0) {
+                    acm.known.renew(way);
+                }
+                tracing::debug!(%to, ?flushed, "a path from ACM has failed");
             });
         if !reports {
-            tracing::debug!(%to, "a path that ACM told has failed, and ACM is not there to be told");
+            tracing::debug!(%to, "a path from ACM has failed, which its service does not learn");
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rdmux_cm::{Event, IdHandle, PathData, Route};
 use rdmux_wire::acm::Address;
 
+use super::known::Supplied;
 use super::{Acm, Question};
 use crate::client::HostClient;
 use crate::error::HostError;
@@ -43,7 +44,7 @@ impl HostClient {
         };
         let question = Question::of_route(route);
         if let Some(path) = acm.cached(&question) {
-            return self.take_or_resolve(id, question.to, Some(path), timeout);
+            return self.take_or_resolve(acm, id, question.to, Some(path), timeout);
         }
         if !acm.may_answer() && !acm.is_cache_coming() {
             return self.resolve_route_soon(id, timeout);
@@ -54,7 +55,7 @@ impl HostClient {
             let path = acm.find(&question, deadline);
             // The program may have closed the device meanwhile, and the id is gone with it.
             let Some(client) = client.upgrade() else { return };
-            if let Err(error) = client.take_or_resolve(id, question.to, path, timeout) {
+            if let Err(error) = client.take_or_resolve(&acm, id, question.to, path, timeout) {
                 tracing::debug!(%error, "the program no longer waits for the route");
             }
         });
@@ -71,9 +72,9 @@ impl HostClient {
     /// Checks whether an event shows that a path from ACM is wrong, and reports that path.
     pub(in crate::client) fn judge_path(&self, event: &Event) {
         if let Some(acm) = self.acm()
-            && let Some(to) = acm.given.failed(event)
+            && let Some(path) = acm.given.failed(event)
         {
-            acm.report(to);
+            acm.report(path);
         }
     }
 
@@ -84,27 +85,37 @@ impl HostClient {
         }
     }
 
-    /// Sets this path on the id, if it fits. Otherwise resolves one.
+    /// Makes a request that gives an id these paths. If one is from ACM, a failure along it is reported.
+    pub(in crate::client) fn along(
+        &self,
+        id: IdHandle,
+        paths: &[PathData],
+        request: impl FnOnce() -> Result<(), HostError>,
+    ) -> Result<(), HostError> {
+        let records = paths.iter().map(|path| &path.record);
+        let given = self.acm().and_then(|acm| Some((acm, acm.known.supplied(records)?)));
+        match given {
+            Some((acm, path)) => acm.with_given(id, path, request),
+            None => request(),
+        }
+    }
+
+    /// Sets this path on the id, if it fits and has not failed. Otherwise resolves one.
     fn take_or_resolve(
         &self,
+        acm: &Acm,
         id: IdHandle,
         to: Address,
         path: Option<PathData>,
         timeout: Duration,
     ) -> Result<(), HostError> {
-        let taken = path.map(|path| self.set_paths(id, &[path]));
-        match taken {
-            Some(Ok(())) => {
-                if let Some(acm) = self.acm() {
-                    acm.given.insert(id, to);
-                }
-                Ok(())
+        if let Some(path) = path.filter(|path| acm.is_usable(path)) {
+            let supplied = Supplied { to, way: (&path.record).into() };
+            match acm.with_given(id, supplied, || self.give_paths(id, &[path])) {
+                Ok(()) => return Ok(()),
+                Err(error) => tracing::debug!(%error, "the path from ACM cannot be used"),
             }
-            Some(Err(error)) => {
-                tracing::debug!(%error, "the path from ACM cannot be used");
-                self.resolve_route_soon(id, timeout)
-            }
-            None => self.resolve_route_soon(id, timeout),
         }
+        self.resolve_route_soon(id, timeout)
     }
 }

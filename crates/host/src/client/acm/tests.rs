@@ -285,6 +285,64 @@ fn caller_waits_for_a_cache_only_where_it_may_and_without_a_query() {
     assert_eq!(service.questions(), 0);
 }
 
+/// The path, as the service supplies it.
+fn supplied() -> Supplied {
+    Supplied { to: question().to, way: (&record()).into() }
+}
+
+#[test]
+fn path_that_failed_is_not_used_until_the_service_has_invalidated_it() {
+    for invalidates in [false, true] {
+        let folder = temp_dir();
+        let (asked, is_asked) = mpsc::channel();
+        let asked = Mutex::new(asked);
+        let _service = AcmService::start(folder.path(), move |request| match request.query {
+            Query::Flush(_) => {
+                asked.lock().send(()).unwrap();
+                let answer = if invalidates { Answer::Flushed(1) } else { Answer::Flushed(0) };
+                Step::Say(acm::bytes(&Reply { tid: request.tid, answer }))
+            }
+            _ => answers(request),
+        });
+        // A program may look up a path by one connection and connect by another.
+        let [finds, connects] = [(); 2].map(|()| asks(&folder, LONG));
+        let path = find(&finds).unwrap();
+        assert_eq!(finds.supply(&question(), path), Some(path));
+        connects.report(connects.known.supplied([&record()]).unwrap());
+        if invalidates {
+            while finds.supply(&question(), path).is_none() {
+                std::thread::yield_now();
+            }
+        } else {
+            is_asked.recv().unwrap();
+            assert!(find(&connects).is_some());
+            assert_eq!(finds.supply(&question(), path), None);
+        }
+    }
+}
+
+#[test]
+fn id_that_ends_before_its_request_returns_has_no_path_recorded() {
+    let folder = temp_dir();
+    let (acm, id) = (asks(&folder, SHORT), IdHandle(7));
+    let ends = || {
+        assert_eq!(acm.given.remove(id), Some(supplied()));
+        Ok(())
+    };
+    acm.with_given(id, supplied(), ends).unwrap();
+    assert_eq!(acm.given.remove(id), None);
+    // A request that is refused changes nothing.
+    let refused = || {
+        let (what, why) = ("set the paths".to_owned(), "it has one".to_owned());
+        Err(HostError::Refused { what, why, errno: libc::EINVAL })
+    };
+    acm.with_given(id, supplied(), refused).unwrap_err();
+    assert_eq!(acm.given.remove(id), None);
+    acm.given.insert(id, supplied());
+    acm.with_given(id, supplied(), refused).unwrap_err();
+    assert_eq!(acm.given.remove(id), Some(supplied()));
+}
+
 #[test]
 fn path_that_failed_is_reported_and_the_service_forgets_it() {
     let folder = temp_dir();
@@ -294,7 +352,7 @@ fn path_that_failed_is_reported_and_the_service_forgets_it() {
         asked.lock().send(request.query).unwrap();
         Step::Hang
     });
-    asks(&folder, SHORT).report(question().to);
+    asks(&folder, SHORT).report(supplied());
     assert_eq!(is_asked.recv(), Ok(Query::Flush(Some(question().to))));
 }
 
