@@ -74,9 +74,12 @@ impl ConnectOptions {
     /// Makes the connection query ACM for paths, as set in the environment.
     fn with_acm(&self, client: Arc<HostClient>) -> Result<Arc<HostClient>, HostError> {
         let host = self.dir.host(client.host())?;
-        let starter = || Starter::new(self.program.clone(), self.dir.clone(), host.clone());
         let places = host.acm().or_of_environment();
-        client.ask_acm(Acm::new(acm::Settings::of_environment(), places, starter));
+        let starter = || {
+            let (program, dir) = (self.program.clone(), self.dir.clone());
+            Starter::new(program, dir, host.clone(), places.clone())
+        };
+        client.ask_acm(Acm::new(acm::Settings::of_environment(), places.clone(), starter));
         Ok(client)
     }
 

@@ -1,12 +1,12 @@
 //! Starts the ACM service, the program `ib_acm`, when the first process needs it.
 
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use rdmux_acm_client::{Error, Places};
 use rdmux_runtime::{environment, start};
 use rdmux_verbs::signals;
 use rustix::fs::FlockOperation;
@@ -17,6 +17,8 @@ use crate::names::{HostDir, RuntimeDir};
 const PROGRAM: &str = "ib_acm";
 /// Time after an attempt to start the service, successful or not, in which this process makes no other.
 const PAUSE: Duration = Duration::from_secs(10);
+/// Time that a service may take to accept a connection before it counts as one that hangs.
+const REACH: Duration = Duration::from_secs(1);
 
 /// The way in which a host's service is started.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub(crate) struct Starter {
     given: Option<PathBuf>,
     dir: RuntimeDir,
     host: HostDir,
+    /// The files of the service.
+    places: Places,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -37,8 +41,13 @@ struct State {
 }
 
 impl Starter {
-    pub(crate) fn new(given: Option<PathBuf>, dir: RuntimeDir, host: HostDir) -> Self {
-        Self { given, dir, host, state: Mutex::default(), changed: Condvar::new() }
+    pub(crate) fn new(
+        given: Option<PathBuf>,
+        dir: RuntimeDir,
+        host: HostDir,
+        places: Places,
+    ) -> Self {
+        Self { given, dir, host, places, state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Starts the program in a thread, unless an attempt is in progress or ended less than [`PAUSE`] ago.
@@ -76,7 +85,7 @@ impl Starter {
         // By the time the lock is free, another process may have started the service.
         let lock = self.host.lock("acm-start", FlockOperation::LockExclusive);
         let _lock = lock.map_err(|e| e.to_string())?;
-        if UnixStream::connect(self.host.acm().socket()).is_ok() {
+        if self.is_running()? {
             return Ok(());
         }
         let program = self.program().ok_or_else(|| {
@@ -84,6 +93,29 @@ impl Starter {
         })?;
         let arguments = ["--on-demand", "--host", self.host.name().as_str()];
         start::spawn(&program, &arguments, self.dir.user_dir(), &self.host)
+    }
+
+    /// Returns whether programs find a service.
+    ///
+    /// # Errors
+    /// When a service is there that they cannot use, and that another one could not replace.
+    fn is_running(&self) -> Result<bool, String> {
+        for (address, is_seen) in
+            [(self.places.address(), true), (self.places.address_of_tools(), false)]
+        {
+            match address.reach(REACH) {
+                Ok(()) if is_seen => return Ok(true),
+                Ok(()) => {
+                    let at = self.places.runtime().display();
+                    return Err(format!(
+                        "the one in {at} is hidden from connection managers (acme_plus_kernel_only)"
+                    ));
+                }
+                Err(Error::System(..)) => {}
+                Err(hangs_or_untrusted) => return Err(hangs_or_untrusted.to_string()),
+            }
+        }
+        Ok(false)
     }
 
     /// Finds the program beside `rdmux`, or in `$PATH`.

@@ -356,15 +356,20 @@ fn path_that_failed_is_reported_and_the_service_forgets_it() {
     assert_eq!(is_asked.recv(), Ok(Query::Flush(Some(question().to))));
 }
 
-/// A starter whose program is a script.
-fn starter(folder: &TempDir, script: &str) -> Starter {
+/// A starter whose program is a script, for the service at these places.
+fn starter(folder: &TempDir, places: &Places, script: &str) -> Starter {
     use std::os::unix::fs::PermissionsExt as _;
     let program = folder.path().join("ib_acm");
     std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (dir, host) = host_of(folder);
+    Starter::new(Some(folder.path().join("rdmux")), dir, host, places.clone())
+}
+
+fn host_of(folder: &TempDir) -> (crate::RuntimeDir, crate::HostDir) {
     let dir = crate::RuntimeDir::at(folder.path().join("run")).unwrap();
     let host = dir.host(&crate::HostName::new("a").unwrap()).unwrap();
-    Starter::new(Some(folder.path().join("rdmux")), dir, host)
+    (dir, host)
 }
 
 #[test]
@@ -374,7 +379,7 @@ fn service_is_started_on_demand_once_and_answers_when_it_is_there() {
     let script = format!("echo \"$@\" >> {}\necho ready", ran.display());
     let places = Places::new(folder.path().join("acm"), "/nowhere");
     let settings = Settings { usage: Use::Always, timeout: LONG };
-    let acm = Acm::new(settings, places, || starter(&folder, &script)).unwrap();
+    let acm = Acm::new(settings, places.clone(), || starter(&folder, &places, &script)).unwrap();
     // The script reports that it serves, but does not.
     assert_eq!((find(&acm), find(&acm)), (None, None));
     assert_eq!(std::fs::read_to_string(&ran).unwrap(), "--on-demand --host a\n");
@@ -391,8 +396,9 @@ fn leave_port(folder: &Path) -> (PathBuf, OwnedFd) {
     rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
     let address = rustix::net::getsockname(&socket).unwrap();
     let port = SocketAddr::try_from(address).unwrap().port();
-    let file = folder.join("ibacm.port");
+    let file = folder.join("ibacm-tcp.port");
     std::fs::write(&file, port.to_string()).unwrap();
+    std::os::unix::fs::symlink(&file, folder.join("ibacm.port")).unwrap();
     (file, socket)
 }
 
@@ -406,9 +412,35 @@ fn service_that_was_killed_and_left_its_port_is_started_again() {
     let script = format!("rm {}\necho \"$@\" >> {}\necho ready", port.display(), ran.display());
     let settings = Settings { usage: Use::Always, timeout: LONG };
     let places = Places::new(&acm, "/nowhere");
-    let acm = Acm::new(settings, places, || starter(&folder, &script)).unwrap();
+    let acm = Acm::new(settings, places.clone(), || starter(&folder, &places, &script)).unwrap();
     assert!(find(&acm).is_some());
     assert_eq!(std::fs::read_to_string(&ran).unwrap(), "--on-demand --host a\n");
+}
+
+#[test]
+fn service_elsewhere_keeps_none_from_being_started_where_the_program_looks() {
+    let folder = temp_dir();
+    let ran = folder.path().join("ran");
+    let (_, host) = host_of(&folder);
+    let _elsewhere = AcmService::start(host.acm().runtime(), answers);
+    let script = format!("echo \"$@\" >> {}\necho ready", ran.display());
+    let places = Places::new(folder.path().join("acm"), "/nowhere");
+    let settings = Settings { usage: Use::Always, timeout: LONG };
+    let acm = Acm::new(settings, places.clone(), || starter(&folder, &places, &script)).unwrap();
+    assert_eq!(find(&acm), None);
+    assert_eq!(std::fs::read_to_string(&ran).unwrap(), "--on-demand --host a\n");
+}
+
+#[test]
+fn service_that_is_hidden_from_programs_is_not_started_again() {
+    let folder = temp_dir();
+    let (ran, places) = (folder.path().join("ran"), Places::new(folder.path().join("acm"), ""));
+    let service = AcmService::start(places.runtime(), answers);
+    std::fs::remove_file(places.socket_link()).unwrap();
+    let settings = Settings { usage: Use::Always, timeout: LONG };
+    let script = format!("echo ran > {}\necho ready", ran.display());
+    let acm = Acm::new(settings, places.clone(), || starter(&folder, &places, &script)).unwrap();
+    assert_eq!((find(&acm), service.questions(), ran.exists()), (None, 0, false));
 }
 
 #[test]
@@ -419,7 +451,7 @@ fn listener_has_a_service_that_was_killed_started_again() {
     let script = format!("echo ran > {}\necho ready", ran.display());
     let settings = Settings { usage: Use::Always, timeout: LONG };
     let places = Places::new(&acm, "/nowhere");
-    let acm = Acm::new(settings, places, || starter(&folder, &script)).unwrap();
+    let acm = Acm::new(settings, places.clone(), || starter(&folder, &places, &script)).unwrap();
     acm.serve();
     while !ran.exists() {
         std::thread::yield_now();
@@ -435,7 +467,7 @@ fn listener_has_the_service_started_and_stay() {
     let settings = Settings { usage: Use::Always, timeout: LONG };
     let ran = folder.path().join("ran");
     let script = format!("echo ran > {}\necho ready", ran.display());
-    let acm = Acm::new(settings, places, || starter(&folder, &script)).unwrap();
+    let acm = Acm::new(settings, places.clone(), || starter(&folder, &places, &script)).unwrap();
     acm.serve();
     while !ran.exists() {
         std::thread::yield_now();
@@ -469,7 +501,7 @@ fn listeners_whose_service_takes_long_keep_no_route_waiting() {
     });
     let settings = Settings { usage: Use::Always, timeout: LONG };
     let places = Places::new(folder.path(), "/nowhere");
-    let acm = Acm::new(settings, places, || starter(&folder, "exit 1")).unwrap();
+    let acm = Acm::new(settings, places.clone(), || starter(&folder, &places, "exit 1")).unwrap();
     for _ in 0..40 {
         acm.serve();
     }
@@ -489,7 +521,7 @@ fn acm_service_that_fails_to_start_yields_no_path_and_no_error() {
         let folder = temp_dir();
         let places = Places::new(folder.path().join("acm"), "/nowhere");
         let settings = Settings { usage: Use::Always, timeout: LONG };
-        let acm = Acm::new(settings, places, || starter(&folder, script)).unwrap();
+        let acm = Acm::new(settings, places.clone(), || starter(&folder, &places, script)).unwrap();
         assert_eq!(find(&acm), None);
     }
 }
