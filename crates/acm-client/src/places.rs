@@ -22,8 +22,9 @@ use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use rdmux_runtime::UserDir;
 use rdmux_runtime::name::is_label;
-use rdmux_runtime::{UserDir, environment};
+use rdmux_runtime::start::file_of_environment;
 use rustix::fs::{Mode, OFlags};
 
 /// The files of a service, in two directories: one that is cleared at boot, and one that is permanent.
@@ -44,7 +45,8 @@ pub enum Address {
 }
 
 impl Places {
-    /// The environment variable with the directory of the files of the service to use, instead of the host's.
+    /// The environment variable with the directory of the files of the service to use, instead of the host's. A relative path is resolved
+    /// against the directory in which the process is at the time.
     pub const VARIABLE: &'static str = "RDMUX_ACM_DIR";
 
     /// Returns the files in two directories. The log is in the first.
@@ -68,7 +70,7 @@ impl Places {
     /// Returns these files, with `$RDMUX_ACM_DIR` as runtime directory if it is set.
     #[must_use]
     pub fn or_of_environment(self) -> Self {
-        match environment::path(Self::VARIABLE) {
+        match file_of_environment(Self::VARIABLE) {
             Some(runtime) => Self::new(runtime, self.config),
             None => self,
         }
@@ -76,7 +78,7 @@ impl Places {
 
     /// Returns the files in `$RDMUX_ACM_DIR`, including those of the configuration, if it is set.
     pub fn of_variable() -> Option<Self> {
-        environment::path(Self::VARIABLE).map(|runtime| Self::new(runtime.clone(), runtime))
+        file_of_environment(Self::VARIABLE).map(|runtime| Self::new(runtime.clone(), runtime))
     }
 
     /// Returns the files of the service of this process's host (`$RDMUX_HOST`), ignoring `$RDMUX_ACM_DIR`. For programs that have no other
@@ -222,5 +224,25 @@ mod tests {
         fs::write(places.port_link(), "6125\n").unwrap();
         assert_eq!(places.address(), Address::Tcp("127.0.0.1:6125".parse().unwrap()));
         assert_eq!(places.address_of_tools(), Address::Unix(places.socket()));
+    }
+
+    #[test]
+    fn relative_directory_of_the_environment_stays_where_it_is() {
+        const IN_CHILD: &str = "RDMUX_TEST_IN_CHILD";
+        if env::var_os(IN_CHILD).is_some() {
+            let folder = env::current_dir().unwrap().join("acm");
+            let places = Places::of_variable().unwrap();
+            assert_eq!(places, Places::new(&folder, &folder));
+            let places = Places::new("/nowhere", "/config").or_of_environment();
+            assert_eq!(places, Places::new(&folder, "/config"));
+            return;
+        }
+        let dir = temp_dir();
+        let test = "places::tests::relative_directory_of_the_environment_stays_where_it_is";
+        let mut child = std::process::Command::new(env::current_exe().unwrap());
+        child.args(["--exact", test]).env(IN_CHILD, "1").current_dir(dir.path());
+        let output = child.env(Places::VARIABLE, "acm").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
     }
 }

@@ -22,7 +22,8 @@ pub(crate) fn start(args: &Args, setup: &Setup) -> Result<(), AcmdError> {
             command.arg(option).arg(file);
         }
     }
-    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    rdmux_runtime::start::from_root(&mut command);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     let mut child = command.spawn().map_err(AcmdError::of("start a process"))?;
     rdmux_runtime::start::until_ready(&mut child).map_err(|why| {
         AcmdError::Config(if why.is_empty() {

@@ -92,21 +92,27 @@ fn command(program: &Path, arguments: &[&str], user: &UserDir, is_trusted: bool)
     if !is_trusted {
         command.env_clear();
     }
-    if let Some(config) = file_of_environment("RDMUX_CONFIG") {
-        command.env("RDMUX_CONFIG", config);
-    }
-    command
+    from_root(&mut command)
         .args(arguments)
         .env("RDMUX_RUNTIME_DIR", user.path())
         .env(APART, "1")
         .env_remove("LD_PRELOAD")
         .env_remove("RDMUX_HOST")
         .env_remove("RDMUX_DEVICE")
-        .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .process_group(0);
     command
+}
+
+/// Makes a command run in the root directory, with absolute paths in the environment variables that name files.
+pub fn from_root(command: &mut Command) -> &mut Command {
+    for name in ["RDMUX_CONFIG", "RDMUX_RUNTIME_DIR", "RDMUX_ACM_DIR"] {
+        if let Some(path) = file_of_environment(name) {
+            command.env(name, path);
+        }
+    }
+    command.current_dir("/")
 }
 
 /// Waits until a started service prints to its standard output, a pipe, that it is ready.
@@ -203,5 +209,29 @@ mod tests {
             said.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
         names.sort_unstable();
         assert_eq!(names, ["RDMUX_RUNTIME_DIR", APART]);
+    }
+
+    #[test]
+    fn relative_folders_of_the_environment_are_the_same_to_a_service() {
+        const NAMES: [&str; 3] = ["RDMUX_CONFIG", "RDMUX_RUNTIME_DIR", "RDMUX_ACM_DIR"];
+        const IN_CHILD: &str = "RDMUX_TEST_IN_CHILD";
+        if std::env::var_os(IN_CHILD).is_some() {
+            let folder = std::env::current_dir().unwrap().join("folder");
+            let mut command = Command::new("ib_acm");
+            from_root(&mut command);
+            assert_eq!(command.get_current_dir(), Some(Path::new("/")));
+            for name in NAMES {
+                let said = command.get_envs().find(|(of, _)| *of == name);
+                assert_eq!(said, Some((name.as_ref(), Some(folder.as_os_str()))));
+            }
+            return;
+        }
+        let dir = temp_dir();
+        let test = "start::tests::relative_folders_of_the_environment_are_the_same_to_a_service";
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", test]).env(IN_CHILD, "1").current_dir(dir.path());
+        let output = child.envs(NAMES.map(|name| (name, "folder"))).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
     }
 }
