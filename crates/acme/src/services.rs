@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -23,9 +23,11 @@ const FAILED: i32 = -1;
 /// A service to query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Service {
-    /// The word of `-S`, or the path of its socket.
+    /// The word of `-S`, or the service's address.
     name: String,
     place: Place,
+    /// The service's files, if it runs on this machine.
+    places: Option<Places>,
 }
 
 /// The location of a service: a Unix socket, or a TCP port of a host.
@@ -53,7 +55,10 @@ impl Service {
         } else {
             Place::Tcp { host: word.to_owned(), port: port() }
         };
-        Self { name: word.to_owned(), place }
+        // The other files are beside the socket.
+        let places = Path::new(word).parent().filter(|_| word.starts_with('/'));
+        let places = places.map(|folder| Places::new(folder, ""));
+        Self { name: word.to_owned(), place, places }
     }
 
     /// Returns the service of the host of this name. Without a name, returns the service of the host that the environment
@@ -73,15 +78,14 @@ impl Service {
     fn of_places(own: &Places, system: Option<&Places>) -> Self {
         let all = [Some(own), system];
         let there = all.into_iter().flatten().find(|places| is_there(places)).unwrap_or(own);
-        match there.address_of_tools() {
-            Address::Unix(path) => {
-                Self { name: path.display().to_string(), place: Place::Unix(path) }
-            }
+        let (name, place) = match there.address_of_tools() {
+            Address::Unix(path) => (path.display().to_string(), Place::Unix(path)),
+            // The services of this machine's hosts differ only in their ports.
             Address::Tcp(at) => {
-                let host = at.ip().to_string();
-                Self { name: host.clone(), place: Place::Tcp { host, port: at.port() } }
+                (at.to_string(), Place::Tcp { host: at.ip().to_string(), port: at.port() })
             }
-        }
+        };
+        Self { name, place, places: Some(there.clone()) }
     }
 
     /// Returns the service's name for output.
@@ -105,12 +109,9 @@ impl Service {
         }
     }
 
-    /// Returns the socket that passes the cache to clients, which is beside the service's own socket.
+    /// Returns the socket that passes the cache to clients, if the service runs on this machine.
     pub(crate) fn cache(&self) -> Option<PathBuf> {
-        match &self.place {
-            Place::Unix(path) => Some(Places::new(path.parent()?, "").paths()),
-            Place::Tcp { .. } => None,
-        }
+        self.places.as_ref().map(Places::paths)
     }
 }
 
@@ -170,9 +171,20 @@ mod tests {
         let unix = Service::of_word("/run/x.sock");
         assert_eq!(unix.place, Place::Unix("/run/x.sock".into()));
         assert_eq!(unix.cache(), Some("/run/paths".into()));
-        assert!(
-            matches!(Service::of_word("node1").place, Place::Tcp { host, .. } if host == "node1")
-        );
+        let host = Service::of_word("node1");
+        assert_eq!(host.cache(), None);
+        assert!(matches!(host.place, Place::Tcp { host, .. } if host == "node1"));
+    }
+
+    #[test]
+    fn own_service_on_a_port_has_its_cache_and_its_port_in_its_name() {
+        let dir = rdmux_testing::temp_dir();
+        let places = Places::new(dir.path(), "");
+        std::fs::write(places.port(), "7125\n").unwrap();
+        let service = Service::of_places(&places, None);
+        assert_eq!(service.name(), "127.0.0.1:7125");
+        assert_eq!(service.place, Place::Tcp { host: "127.0.0.1".to_owned(), port: 7125 });
+        assert_eq!(service.cache(), Some(places.paths()));
     }
 
     #[test]
