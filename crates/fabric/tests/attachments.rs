@@ -141,6 +141,40 @@ fn two_port_host_replaces_two_one_port_adapters() {
 }
 
 #[test]
+fn host_whose_cable_was_taken_is_connected_again_but_not_after_an_operator_unplugs_it() {
+    let mut fabric = Fabric::up("switch:1");
+    let given = admin::show(&fabric.options, &fabric.name).unwrap();
+    let given = given.nodes.iter().find(|node| !node.is_switch).unwrap().guid;
+    // Returns the adapter, and whether its port has a cable.
+    let come = |fabric: &Fabric, port: HostPort, guid: u64| {
+        let come = Attachment::open_port(&fabric.options, &fabric.name, "a", Guid(guid), &port);
+        let (held, described) = come.unwrap();
+        drop(held);
+        while !admin::status(&fabric.options, &fabric.name).unwrap().attached.is_empty() {
+            std::thread::yield_now();
+        }
+        (described.node_guid, described.port.phys_state == 5)
+    };
+    let one = |fabric: &Fabric| come(fabric, HostPort::only(), 0xa);
+    // The host's other port is on another fabric, so it needs an adapter of its own.
+    let of_two = |fabric: &Fabric| come(fabric, HostPort { number: 1, of: 2, here: vec![1] }, 0xb0);
+    assert_eq!(one(&fabric), (given, true));
+    for _ in 0..2 {
+        assert_eq!(of_two(&fabric), (Guid(0xb0), true));
+        fabric.stop();
+        fabric.start();
+        assert_eq!(one(&fabric), (given, true));
+    }
+    let adapter: End = format!("{given}").parse().unwrap();
+    admin::unplug(&fabric.options, &fabric.name, &adapter).unwrap();
+    fabric.stop();
+    fabric.start();
+    assert_eq!(one(&fabric), (given, false));
+    assert_eq!(of_two(&fabric), (Guid(0xb0), true));
+    assert_eq!(one(&fabric), (given, false));
+}
+
+#[test]
 fn adapter_of_a_host_with_ports_on_two_fabrics_is_one_node() {
     let fabrics = ["switch:3", "switch:2"].map(Fabric::up);
     let ports = [(1_u8, [1_u8]), (2, [2])];

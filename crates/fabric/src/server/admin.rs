@@ -119,6 +119,9 @@ impl Core {
         };
         let (a, b) = (free(a)?, free(b)?);
         self.operate(|subnet, now, sink| subnet.plug(now, a, b, CABLE, sink))?;
+        for port in [a, b] {
+            self.has_cable(port);
+        }
         Ok(format!("{} is plugged to {}", self.nodes.name(a), self.nodes.name(b)))
     }
 

@@ -126,7 +126,7 @@ impl Core {
             return self.with_port(node, wanted);
         }
         if let Some(node) = self.free_adapter(host, guid, wanted) {
-            return Ok(node);
+            return self.with_cables(node, guid, wanted);
         }
         if self.nodes.by_guid(guid).is_none() {
             return self.new_adapter(host, guid, guid, wanted);
@@ -239,6 +239,61 @@ impl Core {
         free.chain(unused(false)).chain(unused(true))
     }
 
+    /// Connects the ports that a host will use to new places if adapters of other hosts have taken their cables. Those that an
+    /// operator has unplugged stay as they are. Returns the adapter.
+    fn with_cables(
+        &mut self,
+        node: NodeId,
+        host: Guid,
+        wanted: &HostPort,
+    ) -> Result<NodeId, Failure> {
+        let Some(adapter) = self.nodes.get(node).map(|named| named.guid) else { return Ok(node) };
+        let subnet = self.world.subnet();
+        let bare = wanted.here.iter().map(|&number| PortId { node, number }).filter(|port| {
+            self.store.is_taken(adapter, port.number) && subnet.peer(*port).is_none()
+        });
+        let bare: Vec<_> = bare.collect();
+        let is_own = |place: &PortId| subnet.peer(*place).is_some_and(|peer| peer.node == node);
+        let places = self.places(host).filter(|place| !is_own(place));
+        let places = places.take(bare.len()).collect();
+        self.connect(bare, places)?;
+        Ok(node)
+    }
+
+    /// Connects ports to as many places. The adapters that have cables there lose them.
+    fn connect(&mut self, ports: Vec<PortId>, places: Vec<PortId>) -> Result<(), Failure> {
+        if places.len() < ports.len() {
+            return Err(no_place());
+        }
+        for (port, place) in ports.into_iter().zip(places) {
+            let now = self.now();
+            let (world, mut programs) = self.world_and_programs();
+            let lost = world.change(&mut programs, now, |subnet, sink| {
+                let lost = subnet.peer(place);
+                if lost.is_some() {
+                    subnet.unplug(now, place, sink)?;
+                }
+                subnet.plug(now, port, place, CABLE, sink)?;
+                Ok::<_, OperateError>(lost)
+            });
+            let lost = lost.map_err(|e| Failure::new(libc::ENODEV, e.to_string()))?;
+            if let Some((named, lost)) =
+                lost.and_then(|lost| Some((self.nodes.get(lost.node)?, lost)))
+            {
+                self.store.take_cable(named.guid, lost.number);
+            }
+            self.has_cable(port);
+        }
+        Ok(())
+    }
+
+    /// Records that a port has a cable again.
+    pub(super) fn has_cable(&mut self, port: PortId) {
+        if let Some(named) = self.nodes.get(port.node) {
+            self.store.give_cable(named.guid, port.number);
+        }
+    }
+
     /// Adds an adapter and connects it. It gets the host's GUID if no other node has that.
     fn new_adapter(
         &mut self,
@@ -249,9 +304,7 @@ impl Core {
     ) -> Result<NodeId, Failure> {
         let places: Vec<_> = self.places(host_guid).take(wanted.here.len()).collect();
         if places.len() < wanted.here.len() {
-            let why = "all adapters are taken, and no port of a switch is free: `rdmux fabric up` with a larger shape \
-                       gives it more";
-            return Err(Failure::new(libc::ENODEV, why));
+            return Err(no_place());
         }
         let mut node = Node::new(NodeKind::Ca, format!("H-{:016x}", guid.0), guid, wanted.of);
         if (1..=wanted.of).any(|port| self.nodes.by_guid(node.port_guid(port)).is_some()) {
@@ -263,18 +316,9 @@ impl Core {
         }
         node.describe(host);
         let added = self.add_adapter(&node);
-        let now = self.now();
-        let (world, mut programs) = self.world_and_programs();
-        let plugged = world.change(&mut programs, now, |subnet, sink| {
-            for (&number, place) in wanted.here.iter().zip(places) {
-                if subnet.peer(place).is_some() {
-                    subnet.unplug(now, place, sink)?;
-                }
-                subnet.plug(now, PortId { node: added, number }, place, CABLE, sink)?;
-            }
-            Ok::<_, OperateError>(added)
-        });
-        plugged.map_err(|e| Failure::new(libc::ENODEV, e.to_string()))
+        let ports = wanted.here.iter().map(|&number| PortId { node: added, number }).collect();
+        self.connect(ports, places)?;
+        Ok(added)
     }
 
     /// Adds an adapter that is made for a host, perhaps replacing one whose host is gone.
@@ -490,4 +534,11 @@ impl Core {
         self.watch(id);
         Ok(())
     }
+}
+
+/// Returns the error for a host that can have no cable.
+fn no_place() -> Failure {
+    let why = "all adapters are taken, and no port of a switch is free: `rdmux fabric up` with a larger shape gives it \
+               more";
+    Failure::new(libc::ENODEV, why)
 }

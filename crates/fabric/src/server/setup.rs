@@ -112,28 +112,51 @@ fn read_included(path: &Path) -> io::Result<String> {
 /// The adapter (by its node GUID) that each host (by its node's GUID) had.
 pub(super) type Hosts = BTreeMap<Guid, Guid>;
 
-/// Reads the hosts with their adapters, and the adapters that were made for hosts.
-pub(super) fn load_hosts(dir: &FabricDir) -> Result<(Hosts, BTreeSet<Guid>), FabricError> {
-    let text = read(&dir.hosts())?.unwrap_or_default();
-    let (mut hosts, mut made) = (Hosts::new(), BTreeSet::new());
-    for line in text.lines() {
-        let guid = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).map(Guid);
-        let mut words = line.split_whitespace().map(guid);
-        match (words.next(), words.next()) {
-            (Some(Ok(host)), Some(Ok(adapter))) => drop(hosts.insert(host, adapter)),
-            (Some(Ok(adapter)), None) => drop(made.insert(adapter)),
-            _ => {}
-        }
-    }
-    Ok((hosts, made))
+/// The adapters of hosts, stored in the file `hosts`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Adapters {
+    /// The adapter that each host had.
+    pub(super) hosts: Hosts,
+    /// Adapters that were made for hosts, and are not in the configured topology.
+    pub(super) made: BTreeSet<Guid>,
+    /// Ports of adapters whose cables adapters of other hosts have taken.
+    pub(super) taken: BTreeSet<(Guid, u8)>,
 }
 
-/// Makes the text of the file of hosts: a line for each host with its adapter, and one for each adapter that was made
-/// for a host.
-pub(super) fn hosts_text(hosts: &Hosts, made: &BTreeSet<Guid>) -> String {
-    let line = |(host, adapter): (&Guid, &Guid)| format!("{:#018x} {:#018x}\n", host.0, adapter.0);
-    let made = made.iter().map(|adapter| format!("{:#018x}\n", adapter.0));
-    hosts.iter().map(line).chain(made).collect()
+/// The first word of the line of a port whose cable another host's adapter has.
+const TAKEN: &str = "taken";
+
+impl Adapters {
+    /// Reads the file.
+    pub(super) fn load(dir: &FabricDir) -> Result<Self, FabricError> {
+        let text = read(&dir.hosts())?.unwrap_or_default();
+        let mut adapters = Self::default();
+        for line in text.lines() {
+            let guid =
+                |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).map(Guid).ok();
+            let words: Vec<_> = line.split_whitespace().collect();
+            match words[..] {
+                [TAKEN, adapter, port] => {
+                    adapters.taken.extend(guid(adapter).zip(port.parse().ok()));
+                }
+                [host, adapter] => adapters.hosts.extend(guid(host).zip(guid(adapter))),
+                [adapter] => adapters.made.extend(guid(adapter)),
+                _ => {}
+            }
+        }
+        Ok(adapters)
+    }
+
+    /// Makes the text of the file: a line for each host with its adapter, one for each adapter that was made for a host, and one
+    /// for each port whose cable was taken.
+    pub(super) fn text(&self) -> String {
+        let line =
+            |(host, adapter): (&Guid, &Guid)| format!("{:#018x} {:#018x}\n", host.0, adapter.0);
+        let made = self.made.iter().map(|adapter| format!("{:#018x}\n", adapter.0));
+        let taken = self.taken.iter();
+        let taken = taken.map(|(adapter, port)| format!("{TAKEN} {:#018x} {port}\n", adapter.0));
+        self.hosts.iter().map(line).chain(made).chain(taken).collect()
+    }
 }
 
 pub(super) fn read(path: &Path) -> Result<Option<String>, FabricError> {
@@ -227,9 +250,12 @@ mod tests {
         let user = UserDir::at(tmp.path().join("r")).unwrap();
         let dir = FabricDir::open(&user, &FabricName::default()).unwrap();
         assert_eq!(Setup::load(&dir).unwrap(), Setup::default());
-        let hosts = Hosts::from([(Guid(1), Guid(0x10_0001))]);
-        let made = BTreeSet::from([Guid(0x10_0001)]);
-        std::fs::write(dir.hosts(), hosts_text(&hosts, &made)).unwrap();
+        let adapters = Adapters {
+            hosts: Hosts::from([(Guid(1), Guid(0x10_0001))]),
+            made: BTreeSet::from([Guid(0x10_0001)]),
+            taken: BTreeSet::from([(Guid(0x10_0001), 2)]),
+        };
+        std::fs::write(dir.hosts(), adapters.text()).unwrap();
         let setup = Setup {
             source: "two".into(),
             simulate: true,
@@ -252,11 +278,11 @@ mod tests {
             },
         };
         setup.keep(&dir, None).unwrap();
-        assert_eq!(load_hosts(&dir).unwrap(), (hosts, made));
+        assert_eq!(Adapters::load(&dir).unwrap(), adapters);
         let topology = Shape::Two.topology(FIRST_GUID);
         setup.keep(&dir, Some(&topology)).unwrap();
         assert_eq!(Setup::load(&dir).unwrap(), setup);
-        assert_eq!(load_hosts(&dir).unwrap(), Default::default());
+        assert_eq!(Adapters::load(&dir).unwrap(), Adapters::default());
         assert_eq!(load_topology(&dir).unwrap().unwrap(), topology);
         std::fs::write(dir.topology(), "Switch what").unwrap();
         let e = load_topology(&dir).unwrap_err().to_string();

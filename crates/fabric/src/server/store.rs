@@ -1,13 +1,12 @@
 //! Stores in the fabric's directory what must survive a restart.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use rdmux_runtime::file::replace_unsynced;
 use rdmux_subnet::Subnet;
 use rdmux_wire::Guid;
 
-use super::setup::{Hosts, hosts_text, load_hosts};
+use super::setup::Adapters;
 use crate::{FabricDir, FabricError};
 
 /// Time after a change at which the store is written. A manager changes all LIDs at once.
@@ -20,9 +19,7 @@ const PAUSE: u32 = 20;
 /// here.
 #[derive(Debug)]
 pub(super) struct Store {
-    hosts: Hosts,
-    /// Adapters that were made for hosts, and are not in the configured topology.
-    made: BTreeSet<Guid>,
+    adapters: Adapters,
     /// Time at which to write, if anything has changed.
     due: Option<Instant>,
     /// Time that the last write took.
@@ -31,43 +28,61 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn load(dir: &FabricDir) -> Result<Self, FabricError> {
-        let (hosts, made) = load_hosts(dir)?;
-        Ok(Self { hosts, made, due: None, took: Duration::ZERO })
+        Ok(Self { adapters: Adapters::load(dir)?, due: None, took: Duration::ZERO })
     }
 
     /// Returns the node GUID of the adapter that a host had, by the GUID of the host's node.
     pub(super) fn adapter_of(&self, host: Guid) -> Option<Guid> {
-        self.hosts.get(&host).copied()
+        self.adapters.hosts.get(&host).copied()
     }
 
     /// Returns whether a host other than this one had an adapter.
     pub(super) fn is_anothers(&self, adapter: Guid, host: Guid) -> bool {
-        self.hosts.iter().any(|(h, a)| *a == adapter && *h != host)
+        self.adapters.hosts.iter().any(|(h, a)| *a == adapter && *h != host)
     }
 
     /// Assigns an adapter to a host, which will get it again.
     pub(super) fn set_adapter(&mut self, host: Guid, adapter: Guid) {
-        self.hosts.retain(|_, a| *a != adapter);
-        self.hosts.insert(host, adapter);
+        self.adapters.hosts.retain(|_, a| *a != adapter);
+        self.adapters.hosts.insert(host, adapter);
         self.touch();
     }
 
     /// Returns whether an adapter was made for a host.
     pub(super) fn is_made(&self, adapter: Guid) -> bool {
-        self.made.contains(&adapter)
+        self.adapters.made.contains(&adapter)
     }
 
     /// Records an adapter that was made for a host.
     pub(super) fn add_made(&mut self, adapter: Guid) {
-        self.made.insert(adapter);
+        self.adapters.made.insert(adapter);
         self.touch();
     }
 
     /// Forgets an adapter that no longer exists.
     pub(super) fn forget(&mut self, adapter: Guid) {
-        self.made.remove(&adapter);
-        self.hosts.retain(|_, a| *a != adapter);
+        self.adapters.made.remove(&adapter);
+        self.adapters.hosts.retain(|_, a| *a != adapter);
+        self.adapters.taken.retain(|(a, _)| *a != adapter);
         self.touch();
+    }
+
+    /// Records that another host's adapter took the cable of a port of an adapter.
+    pub(super) fn take_cable(&mut self, adapter: Guid, port: u8) {
+        self.adapters.taken.insert((adapter, port));
+        self.touch();
+    }
+
+    /// Returns whether another host's adapter has taken the cable of a port, and the port has got none since.
+    pub(super) fn is_taken(&self, adapter: Guid, port: u8) -> bool {
+        self.adapters.taken.contains(&(adapter, port))
+    }
+
+    /// Forgets that the cable of a port was taken: the port has one again.
+    pub(super) fn give_cable(&mut self, adapter: Guid, port: u8) {
+        if self.adapters.taken.remove(&(adapter, port)) {
+            self.touch();
+        }
     }
 
     /// Schedules a write after a change.
@@ -94,10 +109,8 @@ impl Store {
             return;
         }
         let start = Instant::now();
-        let files = [
-            (dir.topology(), subnet.topology().to_string()),
-            (dir.hosts(), hosts_text(&self.hosts, &self.made)),
-        ];
+        let files =
+            [(dir.topology(), subnet.topology().to_string()), (dir.hosts(), self.adapters.text())];
         for (path, text) in files {
             if let Err(error) = replace_unsynced(&path, text.as_bytes()) {
                 tracing::warn!(
