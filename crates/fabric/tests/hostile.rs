@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
-use common::{Fabric, Manager};
+use common::{DIRECTED, Fabric, Manager};
 use rdmux_fabric::bridge;
 use rdmux_fabric::client::{Attachment, Capture, ConnectOptions, IsSm, admin};
 use rdmux_fabric::proto::mad::{FIRST, MAX_RECORD, decode};
@@ -20,8 +20,11 @@ use rdmux_runtime::connect::connect;
 use rdmux_runtime::socket::MessageError;
 use rdmux_runtime::start::raise_descriptor_limit;
 use rdmux_runtime::{UserDir, socket};
+use rdmux_subnet::umad::Registration;
 use rdmux_testing::lingering;
 use rdmux_wire::Guid;
+use rdmux_wire::mad::Method;
+use rdmux_wire::smp::Smp;
 use std::time::Duration;
 
 /// Returns pseudo-random bytes from a seed.
@@ -220,6 +223,46 @@ fn other_users_are_refused_unless_the_configuration_lets_them_attach() {
     let status = admin::status(&fabric.options, &fabric.name).unwrap();
     let refused = status.counters.iter().find(|(name, _)| name == "clients_refused").unwrap();
     assert_eq!((status.adapters, refused.1), (2, 2));
+}
+
+#[test]
+fn programs_of_other_users_query_the_subnet_but_do_not_manage_it() {
+    let Some(fabric) = fabric_for(&[4001], "switch:2") else { return };
+    let port = PortRef { node: NodeRef::Guid(Guid(FIRST_GUID.0 + 0x100)), port: 1 };
+    let (options, name, at) = (fabric.options.clone(), fabric.name.clone(), port.clone());
+    let refused = |e: FabricError| assert_eq!(e.errno(), libc::EPERM, "{e}");
+    let mut manager = as_user(4001, move || {
+        let e = IsSm::set(&options, &name, &at, true).unwrap_err();
+        assert!(e.to_string().contains("may not manage its subnet"), "{e}");
+        refused(e);
+        Manager::open(&options, &name, &at)
+    });
+    for class in [0x01, 0x81] {
+        let takes = Registration { class, methods: 1 << Method::GET.0, ..DIRECTED };
+        refused(manager.file.register(&takes).unwrap_err());
+    }
+    let asked = Registration { qpn: 1, class: 4, methods: 1 << Method::GET.0, ..DIRECTED };
+    manager.file.register(&asked).unwrap();
+    // Of the port that cables the switch to the other adapter.
+    const PORT_INFO: u16 = 0x15;
+    let info = manager.get(&[1], PORT_INFO, 2);
+    for method in [Method::SET, Method::SEND, Method::TRAP, Method::TRAP_REPRESS, Method::GET_RESP]
+    {
+        let mut smp = Smp::directed(method, PORT_INFO, 2, &[1]);
+        smp.data = info.data;
+        let set = manager.request(&smp);
+        refused(manager.file.check(&set).unwrap_err());
+        manager.file.send_mad(&set).unwrap();
+        let back = manager.file.recv_mad().unwrap();
+        assert_eq!((back.agent, back.status), (manager.agent, 1), "{method:?}");
+    }
+    assert_eq!(manager.get(&[1], PORT_INFO, 2).data, info.data);
+    let mut owner = Manager::open(&fabric.options, &fabric.name, &port);
+    let mut set = Smp::directed(Method::SET, PORT_INFO, 2, &[1]);
+    set.data = info.data;
+    let set = owner.request(&set);
+    owner.file.check(&set).unwrap();
+    drop(IsSm::set(&fabric.options, &fabric.name, &port, false).unwrap());
 }
 
 /// Starts a fabric to which these users may attach. None if this process cannot change its user.

@@ -336,26 +336,27 @@ impl Core {
         }
     }
 
-    /// Checks a client's rights: the owner and root may do everything, the configuration's users may attach.
+    /// Checks a client's rights: the owner and root may do everything, the configuration's users may attach and open management
+    /// interfaces.
     fn permit(&self, id: ConnectionId, role: &Role) -> Result<(), Failure> {
-        let Some(c) = self.connections.get(id) else { return Ok(()) };
+        let Some(c) = self.connections.get(id).filter(|c| !is_privileged(c.uid)) else {
+            return Ok(());
+        };
         let owner = rustix::process::geteuid().as_raw();
-        if c.uid == owner || c.uid == 0 {
-            return Ok(());
-        }
-        let commands = matches!(role, Role::Admin | Role::Shutdown);
-        if self.users.contains(&c.uid) && !commands {
-            return Ok(());
-        }
-        let what = if commands { "change it" } else { "attach" };
-        Err(Failure::new(
-            libc::EPERM,
-            format!(
-                "the fabric belongs to user {owner}, and user {} may not {what}; `users` in the table [fabric] of its \
-                 owner's configuration lets others attach",
-                c.uid
-            ),
-        ))
+        let why = match role {
+            Role::IsSm { .. } => {
+                "may not manage its subnet: only its owner and root may run a subnet manager there"
+            }
+            Role::Admin | Role::Shutdown => {
+                "may not change it; `users` in the table [fabric] of its owner's configuration lets others attach"
+            }
+            _ if self.users.contains(&c.uid) => return Ok(()),
+            _ => {
+                "may not attach; `users` in the table [fabric] of its owner's configuration lets others attach"
+            }
+        };
+        let why = format!("the fabric belongs to user {owner}, and user {} {why}", c.uid);
+        Err(Failure::new(libc::EPERM, why))
     }
 
     /// Sets the purpose of a connection.
@@ -434,6 +435,11 @@ impl Core {
             }
         }
     }
+}
+
+/// Returns whether a user may do everything: the fabric's owner and root.
+pub(super) fn is_privileged(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
 /// Updates what a connection is polled for.

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use rdmux_runtime::Shares;
 use rdmux_subnet::PortId;
-use rdmux_subnet::umad::{Errno, FileId, Unsent, UserMad};
+use rdmux_subnet::umad::{Errno, FileId, Registration, Unsent, UserMad};
 use rdmux_wire::MadHeader;
-use rdmux_wire::mad::MgmtClass;
+use rdmux_wire::mad::{Method, MgmtClass};
 use rdmux_wire::sm::PortInfo;
 
 use super::connection::{ConnectionId, Connections, Part};
-use super::core::{Core, Ends, watch};
+use super::core::{Core, Ends, is_privileged, watch};
 use super::counters::{Count, Counts};
 use super::world::{Reader, World};
 use crate::proto::mad::{self, Came, MAX_RECORD, Reassembly};
@@ -32,6 +32,8 @@ pub(super) struct OpenFile {
     mads: Option<ConnectionId>,
     key: [u8; 16],
     reassembly: Reassembly,
+    /// Whether the program's user may manage the subnet.
+    manages: bool,
     /// The program's name.
     pub(super) comm: String,
     /// Records that were dropped because too many wait.
@@ -56,6 +58,28 @@ impl Files {
     /// Returns the connection for datagrams of a file.
     pub(super) fn mads_of(&self, file: FileId) -> Option<ConnectionId> {
         self.all.get(&file)?.mads
+    }
+
+    /// Checks whether the user of a file may register an agent. Agents that receive requests of subnet management take the place of
+    /// a subnet manager, or of the port's own agent.
+    fn may_register(&self, file: FileId, what: &Registration) -> Result<(), Errno> {
+        let manages = what.methods != 0 && MgmtClass(what.class).is_subnet_management();
+        self.permit(file, manages)
+    }
+
+    /// Checks whether the user of a file may send a datagram. Of subnet management, other users may send only Gets: nothing asks
+    /// them for a response.
+    fn may_send(&self, file: FileId, data: &[u8]) -> Result<(), Errno> {
+        // The device refuses a datagram without a header.
+        let manages = MadHeader::parse(data).is_ok_and(|header| {
+            header.mgmt_class.is_subnet_management() && header.method != Method::GET
+        });
+        self.permit(file, manages)
+    }
+
+    fn permit(&self, file: FileId, manages: bool) -> Result<(), Errno> {
+        let may = !manages || self.all.get(&file).is_none_or(|open| open.manages);
+        if may { Ok(()) } else { Err(Errno::Perm) }
     }
 
     /// Returns all files, each with its connections for requests and for datagrams.
@@ -142,7 +166,8 @@ impl Core {
         let Some(connection) = self.connections.get(id) else { return Ok(()) };
         let (comm, dropped) = (connection.comm(), 0);
         let reassembly = Reassembly::new(self.files.shares.none(connection.uid));
-        let open = OpenFile { control: id, mads: None, key, reassembly, comm, dropped };
+        let manages = is_privileged(connection.uid);
+        let open = OpenFile { control: id, mads: None, key, reassembly, manages, comm, dropped };
         self.files.all.insert(file, open);
         self.become_part(id, Part::Control(file));
         self.welcome(id, Ok(FileReply::Opened { file: file.0, key }))
@@ -179,9 +204,15 @@ impl Core {
         self.send_records();
         let done = |result: Result<(), Errno>| result.map(|()| FileReply::Done);
         let result = match request {
-            FileRequest::Register(what) => self.world.register(file, &what).map(FileReply::Agent),
+            FileRequest::Register(what) => {
+                let may = self.files.may_register(file, &what);
+                may.and_then(|()| self.world.register(file, &what)).map(FileReply::Agent)
+            }
             FileRequest::Unregister { agent } => done(self.world.unregister(file, agent)),
-            FileRequest::Check(mad) => done(self.world.check_write(file, &mad)),
+            FileRequest::Check(mad) => {
+                let may = self.files.may_send(file, &mad.data);
+                done(may.and_then(|()| self.world.check_write(file, &mad)))
+            }
         };
         let reply: Reply<FileReply> = result.map_err(|e| Failure::new(e.raw(), e.to_string()));
         self.send(id, &reply)
@@ -216,6 +247,7 @@ impl Core {
 
     /// Sends a program's datagram.
     fn send_mad(&mut self, file: FileId, record: UserMad) -> Result<(), Errno> {
+        self.files.may_send(file, &record.data)?;
         match MadHeader::parse(&record.data) {
             Ok(header) if header.mgmt_class == MgmtClass::PERF => self.read_counts(),
             Ok(header)

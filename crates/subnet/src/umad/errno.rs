@@ -4,6 +4,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Errno {
+    /// EPERM: the program's user may not manage the subnet. The driver returns it; the device itself knows no users.
+    #[error("only the owner of the subnet and root may manage it (EPERM)")]
+    Perm,
     /// EIO: the agent is not registered, or the port is gone.
     #[error("no such agent, or the port is gone (EIO)")]
     Io,
@@ -28,6 +31,7 @@ impl Errno {
     /// Returns the number, positive.
     pub const fn raw(self) -> i32 {
         match self {
+            Self::Perm => 1,
             Self::Io => 5,
             Self::BadF => 9,
             Self::Again => 11,
