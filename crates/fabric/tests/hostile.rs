@@ -11,7 +11,7 @@ use rdmux_fabric::bridge;
 use rdmux_fabric::client::{Attachment, Capture, ConnectOptions, IsSm, admin};
 use rdmux_fabric::proto::mad::{FIRST, MAX_RECORD, decode};
 use rdmux_fabric::proto::{
-    FileReply, FileRequest, Greeting, HostPort, NodeRef, PortRef, Reply, Role,
+    Described, FileReply, FileRequest, Greeting, HostPort, NodeRef, PortRef, Reply, Role,
 };
 use rdmux_fabric::server::{FIRST_GUID, Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError};
@@ -283,8 +283,8 @@ fn captures_of_a_user_end_when_the_users_host_gives_the_port_back() {
     let port = PortRef { node: NodeRef::Guid(Guid(FIRST_GUID.0 + 0x100)), port: 1 };
     let attach_as = |uid: u32| {
         let (options, name) = (fabric.options.clone(), fabric.name.clone());
-        let attached =
-            as_user(uid, move || Attachment::open(&options, &name, "a", Guid(u64::from(uid))));
+        // The owner may have any adapter.
+        let attached = as_user(uid, move || Attachment::open(&options, &name, "a", Guid(4001)));
         let (attachment, described) = attached.unwrap();
         assert_eq!(NodeRef::Guid(described.node_guid), port.node);
         attachment
@@ -297,8 +297,10 @@ fn captures_of_a_user_end_when_the_users_host_gives_the_port_back() {
     let (mut of_first, mut of_owner) = (capture_as(4001).unwrap(), capture_as(0).unwrap());
     assert_eq!(capture_as(4002).unwrap_err().errno(), 1);
     drop(first);
-    let _second = attach_as(4002);
-    let mut of_second = capture_as(4002).unwrap();
+    let _second = attach_as(0);
+    for user in [4001, 4002] {
+        assert_eq!(capture_as(user).unwrap_err().errno(), 1);
+    }
     Manager::open(&fabric.options, &fabric.name, &port).get(&[1], 0x11, 0);
     loop {
         match of_first.poll_frame() {
@@ -307,11 +309,48 @@ fn captures_of_a_user_end_when_the_users_host_gives_the_port_back() {
             Err(e) => break assert!(matches!(e, FabricError::Gone { .. }), "{e}"),
         }
     }
-    for capture in [&mut of_owner, &mut of_second] {
-        while capture.poll_frame().unwrap().is_none() {
+    while of_owner.poll_frame().unwrap().is_none() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn adapters_of_a_users_host_are_eperm_for_other_users_and_their_cables_are_not() {
+    let Some(mut fabric) = fabric_for(&[4001, 4002], "switch:2") else { return };
+    let attach_as = |fabric: &Fabric, uid: u32, (host, guid, number): (&'static str, u64, u8)| {
+        let (options, name) = (fabric.options.clone(), fabric.name.clone());
+        let port = HostPort { number, of: 2, here: vec![1, 2] };
+        as_user(uid, move || Attachment::open_port(&options, &name, host, Guid(guid), &port))
+    };
+    let refused = |attached: Result<_, FabricError>| {
+        let e = attached.map(|(_, described): (Attachment, Described)| described).unwrap_err();
+        assert!(e.errno() == libc::EPERM && e.to_string().contains("user 4001"), "{e}");
+    };
+    let all_gone = |fabric: &Fabric| {
+        while !admin::status(&fabric.options, &fabric.name).unwrap().attached.is_empty() {
             thread::yield_now();
         }
+    };
+    let (first, described) = attach_as(&fabric, 4001, ("a", 0x70, 1)).unwrap();
+    let adapter = described.node_guid;
+    refused(attach_as(&fabric, 4002, ("a", 0x70, 2)));
+    let second = attach_as(&fabric, 4001, ("a", 0x70, 2)).unwrap();
+    drop((first, second));
+    fabric.stop();
+    fabric.start();
+    for number in [1, 2] {
+        refused(attach_as(&fabric, 4002, ("a", 0x70, number)));
     }
+    refused(attach_as(&fabric, 4002, ("b", 0x71, 1)));
+    let (other, described) = attach_as(&fabric, 4002, ("a", 0x80, 1)).unwrap();
+    assert_eq!((described.node_guid, described.port.phys_state), (Guid(0x80), 5));
+    drop(other);
+    all_gone(&fabric);
+    let (held, described) = attach_as(&fabric, 4001, ("a", 0x70, 1)).unwrap();
+    assert_eq!((described.node_guid, described.port.phys_state), (adapter, 5));
+    drop(held);
+    all_gone(&fabric);
+    attach_as(&fabric, 0, ("a", 0x70, 1)).unwrap();
 }
 
 #[test]

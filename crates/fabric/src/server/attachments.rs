@@ -13,7 +13,7 @@ use rdmux_subnet::{NODE_REVISION, NodeId, OperateError, PortEvent, PortId};
 use rdmux_wire::Guid;
 
 use super::connection::{ConnectionId, Part};
-use super::core::{Core, Ends};
+use super::core::{Core, Ends, is_privileged};
 use super::counted::Unread;
 use super::counters::Count;
 use super::facts::facts;
@@ -62,7 +62,8 @@ impl Core {
         guid: Guid,
         wanted: &HostPort,
     ) -> Result<(), Ends> {
-        let node = match self.adapter_for(host, guid, wanted) {
+        let Some(user) = self.connections.get(id).map(|c| c.uid) else { return Ok(()) };
+        let node = match self.adapter_for((host, guid), user, wanted) {
             Ok(node) => node,
             Err(failure) => return self.welcome::<Described>(id, Err(failure)),
         };
@@ -72,7 +73,7 @@ impl Core {
         self.become_part(id, part);
         self.serve_port(port);
         if let Some(named) = self.nodes.get(node) {
-            self.store.set_adapter(guid, named.guid);
+            self.store.set_adapter(guid, named.guid, user);
         }
         self.read_counts();
         let place = self.connections.get(id).and_then(|c| c.place.clone());
@@ -95,11 +96,11 @@ impl Core {
         self.serve_port(port);
     }
 
-    /// Chooses the adapter for a host.
+    /// Chooses the adapter for a user's host.
     fn adapter_for(
         &mut self,
-        host: &str,
-        guid: Guid,
+        (host, guid): (&str, Guid),
+        user: u32,
         wanted: &HostPort,
     ) -> Result<NodeId, Failure> {
         if !is_label(host) || guid == Guid(0) || !wanted.is_sound() {
@@ -113,8 +114,8 @@ impl Core {
             return Err(Failure::new(libc::EPERM, why));
         }
         let held = self.ports_of_host(guid);
-        if let Some((other, _)) =
-            held.iter().find(|(other, port)| *other != host || port.number == wanted.number)
+        if let Some((other, ..)) =
+            held.iter().find(|(other, port, _)| *other != host || port.number == wanted.number)
         {
             let why = format!(
                 "host \"{other}\" with the GUID {guid} is attached already: `rdmux host up {host} --guid GUID` gives \
@@ -122,10 +123,24 @@ impl Core {
             );
             return Err(Failure::new(libc::EEXIST, why));
         }
-        if let Some(node) = held.first().map(|(_, port)| port.node) {
+        let held = held.first().map(|(_, port, holder)| (port.node, *holder));
+        let had = self.store.adapter_of(guid).and_then(|adapter| self.store.user_of(adapter));
+        let named = self.nodes.by_guid(guid).and_then(|node| self.nodes.get(node));
+        let of_guid = named.and_then(|named| self.store.user_of(named.guid));
+        let users = [held.map(|(_, holder)| holder), had, of_guid];
+        if let Some(other) = users.into_iter().flatten().find(|other| *other != user)
+            && !is_privileged(user)
+        {
+            let why = format!(
+                "the adapter of the host with the GUID {guid} is that of user {other}, not of user {user}: `rdmux host up \
+                 {host} --guid GUID` gives this host another one"
+            );
+            return Err(Failure::new(libc::EPERM, why));
+        }
+        if let Some((node, _)) = held {
             return self.with_port(node, wanted);
         }
-        if let Some(node) = self.free_adapter(host, guid, wanted) {
+        if let Some(node) = self.free_adapter((host, guid), user, wanted) {
             return self.with_cables(node, guid, wanted);
         }
         if self.nodes.by_guid(guid).is_none() {
@@ -154,11 +169,11 @@ impl Core {
         steps.skip(1).find(is_free).unwrap_or(near)
     }
 
-    /// Returns the ports attached by hosts with this GUID, with the hosts' names.
-    fn ports_of_host(&self, guid: Guid) -> Vec<(&str, PortId)> {
+    /// Returns the ports attached by hosts with this GUID, with the hosts' names and users.
+    fn ports_of_host(&self, guid: Guid) -> Vec<(&str, PortId, u32)> {
         let held = self.connections.iter().filter_map(|(_, c)| match &c.part {
             Part::Attachment { host, guid: g, port, .. } if *g == guid => {
-                Some((host.as_str(), *port))
+                Some((host.as_str(), *port, c.uid))
             }
             _ => None,
         });
@@ -191,8 +206,13 @@ impl Core {
     }
 
     /// Finds the adapter that the host had before, else the one that has its GUID or its name, else the first that is
-    /// free, preferring those that no other host had.
-    fn free_adapter(&self, host: &str, guid: Guid, wanted: &HostPort) -> Option<NodeId> {
+    /// free, preferring those that no other host had. Those of other users' hosts have their LIDs and partitions, and are not free.
+    fn free_adapter(
+        &self,
+        (host, guid): (&str, Guid),
+        user: u32,
+        wanted: &HostPort,
+    ) -> Option<NodeId> {
         let free = || {
             self.nodes.iter().filter(|(node, named)| {
                 named.is_adapter()
@@ -203,15 +223,18 @@ impl Core {
         // An adapter whose cable another host's adapter took over has none.
         let plugged = || free().filter(|(node, _)| self.is_plugged(*node, wanted));
         let had = self.store.adapter_of(guid);
-        let is_named = |node: NodeId, id: &str| {
-            id == host || self.world.subnet().node_description(node).is_some_and(|d| d == host)
+        let is_open =
+            |named: &Named| self.store.user_of(named.guid).is_none_or(|other| other == user);
+        let is_named = |node: NodeId, named: &Named| {
+            let has_name = |node| self.world.subnet().node_description(node);
+            is_open(named) && (named.id == host || has_name(node).is_some_and(|d| d == host))
         };
         free()
             .find(|(_, named)| Some(named.guid) == had)
             .or_else(|| free().find(|(_, named)| named.guid == guid))
-            .or_else(|| free().find(|(node, named)| is_named(*node, &named.id)))
+            .or_else(|| free().find(|(node, named)| is_named(*node, named)))
             .or_else(|| plugged().find(|(_, named)| !self.store.is_anothers(named.guid, guid)))
-            .or_else(|| plugged().next())
+            .or_else(|| plugged().find(|(_, named)| is_open(named)))
             .map(|(node, _)| node)
     }
 

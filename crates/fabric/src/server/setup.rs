@@ -109,8 +109,17 @@ fn read_included(path: &Path) -> io::Result<String> {
     read_text(file)
 }
 
-/// The adapter (by its node GUID) that each host (by its node's GUID) had.
-pub(super) type Hosts = BTreeMap<Guid, Guid>;
+/// The adapter that each host (by its node's GUID) had.
+pub(super) type Hosts = BTreeMap<Guid, Had>;
+
+/// The adapter that a host had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Had {
+    /// The adapter's node GUID.
+    pub(super) adapter: Guid,
+    /// The user whose service attached it last. None if an earlier version stored it.
+    pub(super) user: Option<u32>,
+}
 
 /// The adapters of hosts, stored in the file `hosts`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -139,7 +148,11 @@ impl Adapters {
                 [TAKEN, adapter, port] => {
                     adapters.taken.extend(guid(adapter).zip(port.parse().ok()));
                 }
-                [host, adapter] => adapters.hosts.extend(guid(host).zip(guid(adapter))),
+                [host, adapter] | [host, adapter, _] => {
+                    let user = words.get(2).and_then(|user| user.parse().ok());
+                    let had = guid(adapter).map(|adapter| Had { adapter, user });
+                    adapters.hosts.extend(guid(host).zip(had));
+                }
                 [adapter] => adapters.made.extend(guid(adapter)),
                 _ => {}
             }
@@ -147,11 +160,13 @@ impl Adapters {
         Ok(adapters)
     }
 
-    /// Makes the text of the file: a line for each host with its adapter, one for each adapter that was made for a host, and one
+    /// Makes the text of the file: a line for each host with its adapter and user, one for each adapter that was made for a host, and one
     /// for each port whose cable was taken.
     pub(super) fn text(&self) -> String {
-        let line =
-            |(host, adapter): (&Guid, &Guid)| format!("{:#018x} {:#018x}\n", host.0, adapter.0);
+        let line = |(host, had): (&Guid, &Had)| {
+            let user = had.user.map_or_else(String::new, |user| format!(" {user}"));
+            format!("{:#018x} {:#018x}{user}\n", host.0, had.adapter.0)
+        };
         let made = self.made.iter().map(|adapter| format!("{:#018x}\n", adapter.0));
         let taken = self.taken.iter();
         let taken = taken.map(|(adapter, port)| format!("{TAKEN} {:#018x} {port}\n", adapter.0));
@@ -251,7 +266,10 @@ mod tests {
         let dir = FabricDir::open(&user, &FabricName::default()).unwrap();
         assert_eq!(Setup::load(&dir).unwrap(), Setup::default());
         let adapters = Adapters {
-            hosts: Hosts::from([(Guid(1), Guid(0x10_0001))]),
+            hosts: Hosts::from([
+                (Guid(1), Had { adapter: Guid(0x10_0001), user: Some(1000) }),
+                (Guid(2), Had { adapter: Guid(0x10_0002), user: None }),
+            ]),
             made: BTreeSet::from([Guid(0x10_0001)]),
             taken: BTreeSet::from([(Guid(0x10_0001), 2)]),
         };

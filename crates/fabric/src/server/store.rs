@@ -6,7 +6,7 @@ use rdmux_runtime::file::replace_unsynced;
 use rdmux_subnet::Subnet;
 use rdmux_wire::Guid;
 
-use super::setup::Adapters;
+use super::setup::{Adapters, Had};
 use crate::{FabricDir, FabricError};
 
 /// Time after a change at which the store is written. A manager changes all LIDs at once.
@@ -33,18 +33,23 @@ impl Store {
 
     /// Returns the node GUID of the adapter that a host had, by the GUID of the host's node.
     pub(super) fn adapter_of(&self, host: Guid) -> Option<Guid> {
-        self.adapters.hosts.get(&host).copied()
+        self.adapters.hosts.get(&host).map(|had| had.adapter)
     }
 
     /// Returns whether a host other than this one had an adapter.
     pub(super) fn is_anothers(&self, adapter: Guid, host: Guid) -> bool {
-        self.adapters.hosts.iter().any(|(h, a)| *a == adapter && *h != host)
+        self.adapters.hosts.iter().any(|(h, had)| had.adapter == adapter && *h != host)
     }
 
-    /// Assigns an adapter to a host, which will get it again.
-    pub(super) fn set_adapter(&mut self, host: Guid, adapter: Guid) {
-        self.adapters.hosts.retain(|_, a| *a != adapter);
-        self.adapters.hosts.insert(host, adapter);
+    /// Returns the user whose host had an adapter, if the last one is known.
+    pub(super) fn user_of(&self, adapter: Guid) -> Option<u32> {
+        self.adapters.hosts.values().find(|had| had.adapter == adapter)?.user
+    }
+
+    /// Assigns an adapter to a user's host, which will get it again.
+    pub(super) fn set_adapter(&mut self, host: Guid, adapter: Guid, user: u32) {
+        self.adapters.hosts.retain(|_, had| had.adapter != adapter);
+        self.adapters.hosts.insert(host, Had { adapter, user: Some(user) });
         self.touch();
     }
 
@@ -62,7 +67,7 @@ impl Store {
     /// Forgets an adapter that no longer exists.
     pub(super) fn forget(&mut self, adapter: Guid) {
         self.adapters.made.remove(&adapter);
-        self.adapters.hosts.retain(|_, a| *a != adapter);
+        self.adapters.hosts.retain(|_, had| had.adapter != adapter);
         self.adapters.taken.retain(|(a, _)| *a != adapter);
         self.touch();
     }
@@ -135,6 +140,7 @@ mod tests {
 
     const HOSTS: [Guid; 2] = [Guid(1), Guid(2)];
     const ADAPTERS: [Guid; 2] = [Guid(0x10), Guid(0x20)];
+    const USER: u32 = 1000;
 
     fn store() -> (TempDir, FabricDir, Store) {
         let tmp = temp_dir();
@@ -152,14 +158,14 @@ mod tests {
     fn adapter_is_reserved_for_the_host_that_had_it_last() {
         let (_tmp, _dir, mut store) = store();
         assert_eq!(store.adapter_of(HOSTS[0]), None);
-        store.set_adapter(HOSTS[0], ADAPTERS[0]);
+        store.set_adapter(HOSTS[0], ADAPTERS[0], USER);
         assert!(
             !store.is_anothers(ADAPTERS[0], HOSTS[0]) && !store.is_anothers(ADAPTERS[1], HOSTS[0])
         );
-        store.set_adapter(HOSTS[1], ADAPTERS[0]);
+        store.set_adapter(HOSTS[1], ADAPTERS[0], USER);
         assert_eq!(HOSTS.map(|host| store.adapter_of(host)), [None, Some(ADAPTERS[0])]);
         assert!(store.is_anothers(ADAPTERS[0], HOSTS[0]));
-        store.set_adapter(HOSTS[1], ADAPTERS[1]);
+        store.set_adapter(HOSTS[1], ADAPTERS[1], USER);
         assert_eq!(store.adapter_of(HOSTS[1]), Some(ADAPTERS[1]));
         assert!(!store.is_anothers(ADAPTERS[0], HOSTS[0]), "it has another one now");
     }
@@ -170,7 +176,7 @@ mod tests {
         let subnet = subnet();
         store.save(&dir, &subnet);
         assert!(!dir.hosts().exists() && !dir.topology().exists(), "nothing has changed");
-        store.set_adapter(HOSTS[0], ADAPTERS[0]);
+        store.set_adapter(HOSTS[0], ADAPTERS[0], USER);
         store.save_if_due(&dir, &subnet);
         assert!(!dir.hosts().exists(), "more changes may follow");
         store.save(&dir, &subnet);
