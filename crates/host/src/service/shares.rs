@@ -1,12 +1,13 @@
 //! The resources that the users of a host share. [`rdmux_runtime::Shares`] limits how much one user may have. Slots
 //! have their own shares.
 
+use rdmux_cm::IdHandle;
 use rdmux_runtime::{Exceeded, Share, Shares};
 use rdmux_verbs::xrc::hub;
 
 use super::clients::ClientId;
 use super::core::Core;
-use super::ports::ib::MAX_MEMBERS;
+use super::ports::ib::{MAX_MEMBERS, MAX_QUERIES};
 use crate::proto::Failure;
 
 /// Maximum number of bytes of events and notifications that wait for processes to read them.
@@ -14,6 +15,10 @@ const MAX_WAITING: usize = 256 * 1024 * 1024;
 
 /// Maximum number of requests in management datagrams that wait for a response.
 const MAX_REQUESTS: usize = 64 * 1024;
+
+/// Groups that ids of users may have a port of the adapter join on InfiniBand: as many as subnet administration lets one port create
+/// when switches have room for 1,024, as those of rdmux have.
+const MAX_GROUPS: usize = 768;
 
 /// The resources that the users of a host share.
 #[derive(Debug)]
@@ -24,6 +29,10 @@ pub(super) struct HostShares {
     pub(super) ids: Shares,
     /// Queue pairs in groups of InfiniBand.
     pub(super) members: Shares,
+    /// Groups of InfiniBand that ids have joined, each counted once for a user and port.
+    pub(super) groups: Shares,
+    /// Queries to subnet administration for ids that wait for an answer.
+    pub(super) queries: Shares,
     /// Requests in management datagrams that wait for a response.
     pub(super) requests: Shares,
     /// Bytes of messages that wait for processes to read their sockets.
@@ -36,6 +45,8 @@ impl HostShares {
             descriptors: Shares::of_descriptors(),
             ids: Shares::new(cm.ephemeral_ports.len()),
             members: Shares::new(MAX_MEMBERS),
+            groups: Shares::new(MAX_GROUPS),
+            queries: Shares::new(MAX_QUERIES),
             requests: Shares::new(MAX_REQUESTS),
             waiting: Shares::new(MAX_WAITING),
         }
@@ -88,6 +99,11 @@ impl Core {
         self.shares.waiting.none(self.user_of(client))
     }
 
+    /// Returns the user of an id.
+    pub(super) fn user_of_id(&self, id: IdHandle) -> u32 {
+        self.client_of(id).map_or(super::clients::NOBODY, |client| self.user_of(client))
+    }
+
     /// Returns the user of a client. A client that is gone counts as [`NOBODY`](super::clients::NOBODY), a user like
     /// any other.
     pub(super) fn user_of(&self, client: ClientId) -> u32 {
@@ -106,7 +122,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::{AsFd, OwnedFd};
 
-    use rdmux_cm::{ChannelId, IdHandle, PortSpace};
+    use rdmux_cm::{ChannelId, PortSpace};
     use rdmux_transport::attr::QpType;
     use rdmux_verbs::control::DeviceKind;
 

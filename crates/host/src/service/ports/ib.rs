@@ -34,6 +34,7 @@ use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
 pub(in crate::service) use self::adapters::{Adapters, PortAt};
 pub(in crate::service) use self::data::MAX_MEMBERS;
 pub(in crate::service) use self::greetings::Greeting;
+pub(in crate::service) use self::sa::MAX_QUERIES;
 use super::{ServicePort, SocketWanted};
 use crate::names::Config;
 use crate::proto::Failure;

@@ -2,6 +2,7 @@
 //! by its address has the parameters of the partition's broadcast group (RFC 4391 5, `cma_join_ib_multicast` in Linux); a
 //! record is passed on unchanged.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use rdmux_cm::{GroupAddr, GroupWish, IdHandle, JoinQuery, PortSpace};
 use rdmux_ipoib::membership::Administration;
 use rdmux_ipoib::{Join, Memberships};
+use rdmux_runtime::{Exceeded, Share};
 use rdmux_wire::ipoib::group;
 use rdmux_wire::mad::Method;
 use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask, Selector};
@@ -36,16 +38,67 @@ pub(super) enum Member {
 pub(in crate::service) struct Groups {
     memberships: Memberships<Member>,
     /// The requests of ids.
-    wishes: BTreeMap<Member, JoinQuery>,
+    wishes: BTreeMap<Member, Wish>,
+    /// The users' shares of groups, and how many requests are for each group.
+    held: BTreeMap<Held, (usize, Share)>,
     /// The ids that wait until the broadcast group is known.
     waiting: BTreeSet<Member>,
 }
 
+/// An id's request.
+#[derive(Debug)]
+struct Wish {
+    query: JoinQuery,
+    held: Held,
+}
+
+/// A group that ids of a user have joined. A group without a GID, which subnet administration is to choose, is that of one member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Held {
+    user: u32,
+    mgid: Gid,
+    of: Option<Member>,
+}
+
 impl Groups {
+    /// Adds a request of a user for a group, if its GID is known. `none` is an empty share of the user's groups.
+    fn add(
+        &mut self,
+        member: Member,
+        query: JoinQuery,
+        (user, mgid): (u32, Option<Gid>),
+        none: Share,
+    ) -> Result<(), Exceeded> {
+        let mgid = mgid.unwrap_or_default();
+        let held = Held { user, mgid, of: (mgid == Gid::ZERO).then_some(member) };
+        match self.held.entry(held) {
+            Entry::Occupied(mut entry) => entry.get_mut().0 += 1,
+            Entry::Vacant(entry) => {
+                let mut share = none;
+                share.take(1)?;
+                entry.insert((1, share));
+            }
+        }
+        self.wishes.insert(member, Wish { query, held });
+        Ok(())
+    }
+
+    /// Removes a request.
+    fn remove(&mut self, member: Member) -> Option<JoinQuery> {
+        let Wish { query, held } = self.wishes.remove(&member)?;
+        if let Entry::Occupied(mut entry) = self.held.entry(held) {
+            entry.get_mut().0 -= 1;
+            if entry.get().0 == 0 {
+                entry.remove();
+            }
+        }
+        Some(query)
+    }
+
     /// Returns the groups that ids are members of.
     pub(in crate::service) fn status(&self) -> Vec<GroupStatus> {
         let mut members = BTreeMap::<(IpAddr, IpAddr), u32>::new();
-        for query in self.wishes.values() {
+        for Wish { query, .. } in self.wishes.values() {
             *members.entry((query.wish.group().ip(), query.local)).or_default() += 1;
         }
         let row = |((group, local), members)| GroupStatus { group, local, members };
@@ -73,7 +126,13 @@ impl Administration<Member> for Out {
 }
 
 impl Core {
-    fn with_memberships(&mut self, at: PortAt, f: impl FnOnce(&mut Memberships<Member>, &mut Out)) {
+    /// Passes something to the memberships' state machine, for a user's id if there is a user.
+    fn with_memberships(
+        &mut self,
+        at: PortAt,
+        user: Option<u32>,
+        f: impl FnOnce(&mut Memberships<Member>, &mut Out),
+    ) {
         let mut out = Out::default();
         f(&mut self.adapter[at].groups.memberships, &mut out);
         for (member, result) in out.told {
@@ -83,13 +142,17 @@ impl Core {
             let bytes = record.to_bytes();
             let mad = question(method, McMemberRecord::ATTR_ID, &bytes, mask.bits());
             let timeout = if method == Method::DELETE { TIMEOUT * 3 } else { TIMEOUT };
-            self.ask_sa(at, Subject::Group(number), &mad, timeout);
+            self.ask_sa(at, Subject::Group(number), &mad, (timeout, user));
         }
     }
 
     /// Makes a member join a group.
     pub(super) fn want_group(&mut self, at: PortAt, member: Member, join: Join) {
-        self.with_memberships(at, |memberships, out| memberships.join(member, join, out));
+        let user = match member {
+            Member::Interface => None,
+            Member::Id(id, _) => Some(self.user_of_id(id)),
+        };
+        self.with_memberships(at, user, |memberships, out| memberships.join(member, join, out));
     }
 
     /// Handles an answer of subnet administration.
@@ -99,7 +162,7 @@ impl Core {
         question: u64,
         answer: Result<McMemberRecord, i32>,
     ) {
-        self.with_memberships(at, |memberships, out| {
+        self.with_memberships(at, None, |memberships, out| {
             memberships.handle_answer(question, answer, out)
         });
     }
@@ -108,7 +171,7 @@ impl Core {
     /// reregistration.
     pub(super) fn lose_groups(&mut self, at: PortAt) {
         self.interface_lost(at);
-        self.with_memberships(at, Memberships::lose_all);
+        self.with_memberships(at, None, Memberships::lose_all);
     }
 
     /// Returns whether the port has groups of a partition that it has left, or its interface is not in its first partition.
@@ -127,8 +190,8 @@ impl Core {
             Member::Interface => self.broadcast_joined(at, result),
             Member::Id(id, _) => {
                 let query = match result {
-                    Ok(_) => self.adapter[at].groups.wishes.get(&member).copied(),
-                    Err(_) => self.adapter[at].groups.wishes.remove(&member),
+                    Ok(_) => self.adapter[at].groups.wishes.get(&member).map(|wish| wish.query),
+                    Err(_) => self.adapter[at].groups.remove(member),
                 };
                 if let Some(query) = query {
                     self.group_joined(id, query, result);
@@ -156,8 +219,13 @@ impl Core {
             return self.group_joined(id, query, Err(libc::EADDRNOTAVAIL));
         }
         let member = Member::Id(id, query.context);
+        let (user, mgid) = (self.user_of_id(id), join.as_ref().map(|join| join.record.mgid));
+        let none = self.shares.groups.none(user);
         let groups = &mut self.adapter[at].groups;
-        groups.wishes.insert(member, query);
+        if let Err(e) = groups.add(member, query, (user, mgid), none) {
+            tracing::debug!("the user's share of groups is used up: {e}");
+            return self.group_joined(id, query, Err(libc::ENOMEM));
+        }
         match join {
             Some(join) => self.want_group(at, member, join),
             // The port has just become active.
@@ -169,7 +237,7 @@ impl Core {
     pub(super) fn go_on_with_groups(&mut self, at: PortAt) {
         let groups = &mut self.adapter[at].groups;
         for member in std::mem::take(&mut groups.waiting) {
-            let query = self.adapter[at].groups.wishes.remove(&member);
+            let query = self.adapter[at].groups.remove(member);
             if let (Member::Id(id, _), Some(query)) = (member, query) {
                 self.join_ib_for_id(id, query);
             }
@@ -181,11 +249,12 @@ impl Core {
         let Some(at) = self.adapter.at(query.port_num) else { return };
         let member = Member::Id(id, query.context);
         let groups = &mut self.adapter[at].groups;
-        groups.wishes.remove(&member);
+        groups.remove(member);
         if groups.waiting.remove(&member) {
             return;
         }
-        self.with_memberships(at, |memberships, out| memberships.leave(member, out));
+        let user = Some(self.user_of_id(id));
+        self.with_memberships(at, user, |memberships, out| memberships.leave(member, out));
     }
 
     fn wish(
@@ -234,4 +303,51 @@ fn mgid(ip: IpAddr, port_space: PortSpace, broadcast: &McMemberRecord) -> Gid {
     };
     let scope = broadcast.mgid.0[1] & 0xf;
     group::of(ip, broadcast.pkey, scope, signature)
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_cm::JoinFlags;
+    use rdmux_runtime::Shares;
+
+    use super::*;
+
+    #[test]
+    fn groups_of_a_users_ids_are_its_share_until_the_last_of_them_leaves() {
+        const OTHER: u32 = 4001;
+        let query = JoinQuery {
+            device: 0,
+            port_num: 1,
+            port_space: PortSpace::Udp,
+            local: [10, 0, 0, 1].into(),
+            context: 0,
+            wish: GroupWish::Address {
+                group: GroupAddr::NEW,
+                pkey: Pkey::DEFAULT,
+                flags: JoinFlags::FullMember,
+            },
+        };
+        let shares = Shares::of(0, 4);
+        let mut groups = Groups::default();
+        let add = |groups: &mut Groups, user: u32, id: u64, mgid: Option<u8>| {
+            let mgid = mgid.map(|n| Gid([n; 16]));
+            let member = Member::Id(IdHandle(id), 0);
+            groups.add(member, query, (user, mgid), shares.none(user)).is_ok()
+        };
+        assert!(add(&mut groups, OTHER, 1, Some(1)) && add(&mut groups, OTHER, 2, Some(1)));
+        // A group without a GID is another one each time.
+        assert!(add(&mut groups, OTHER, 3, Some(0)) && !add(&mut groups, OTHER, 4, Some(0)));
+        assert!(!add(&mut groups, OTHER, 4, None) && !add(&mut groups, OTHER, 4, Some(2)));
+        assert!(add(&mut groups, OTHER, 4, Some(1)));
+        assert!(
+            add(&mut groups, OTHER + 1, 5, Some(1)) && !add(&mut groups, OTHER + 1, 6, Some(2))
+        );
+        assert!((7..20).all(|id| add(&mut groups, 0, id, Some(0))));
+        for id in [1, 2] {
+            groups.remove(Member::Id(IdHandle(id), 0)).unwrap();
+            assert!(!add(&mut groups, OTHER, 6, Some(2)));
+        }
+        groups.remove(Member::Id(IdHandle(4), 0)).unwrap();
+        assert!(add(&mut groups, OTHER, 6, Some(2)));
+    }
 }

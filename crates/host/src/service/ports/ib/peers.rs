@@ -42,7 +42,8 @@ impl Core {
             | quality;
         let record = record.to_bytes();
         let mad = question(Method::GET, PathRecord::ATTR_ID, &record, mask.bits());
-        self.ask_sa(at, Subject::Path(id, Box::new(*query)), &mad, query.timeout);
+        let user = Some(self.user_of_id(id));
+        self.ask_sa(at, Subject::Path(id, Box::new(*query)), &mad, (query.timeout, user));
     }
 
     /// Handles an answer of subnet administration, or an errno.

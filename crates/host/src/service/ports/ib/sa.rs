@@ -4,7 +4,7 @@
 //! The interface is opened, without waiting, once the port is attached, and again later if that failed or the interface is lost. The
 //! fabric's user MAD device repeats a query and reports timeouts. A query is given up here if the fabric reports neither.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use rdmux_cm::{IdHandle, PathQuery, Time};
 use rdmux_fabric::client::{MadFile, OpeningFile, Partial, Progress};
 use rdmux_fabric::proto::PortRef;
 use rdmux_fabric::{FabricDir, FabricError};
+use rdmux_runtime::Share;
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
 use rdmux_verbs::port::PortState;
 use rdmux_verbs::throttled;
@@ -36,7 +37,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Time to wait before a query is repeated after a manager was busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of outstanding queries.
-const MAX_OPEN: usize = 65_536;
+pub(in crate::service) const MAX_QUERIES: usize = 65_536;
 /// Answers that are read before other sources get their turn.
 const MAX_ROW: usize = 64;
 
@@ -59,6 +60,10 @@ pub(in crate::service) struct SaClient {
     partial: Partial,
     /// The outstanding queries, by the lower half of their transaction IDs.
     open: BTreeMap<u32, Open>,
+    /// Those that can be sent at once.
+    unsent: BTreeSet<u32>,
+    /// All of them, in the order in which their times come.
+    due: BTreeSet<(Time, u32)>,
     last_tid: u32,
     /// Time at which the interface is opened again, and the number of attempts that have failed in a row.
     retry: Option<Time>,
@@ -87,13 +92,55 @@ struct Open {
     /// Time at which the query is sent again, after a manager was busy.
     again: Option<Time>,
     sent: bool,
+    /// The share of the user that it is for, if it is for an id.
+    _share: Option<Share>,
+}
+
+impl Open {
+    /// Returns when it is sent again or given up.
+    fn due(&self) -> Time {
+        self.again.unwrap_or(self.until.after(GRACE))
+    }
 }
 
 impl SaClient {
     /// Returns when the next action is due.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        let question = |open: &Open| open.again.unwrap_or(open.until.after(GRACE));
-        self.open.values().map(question).chain(self.retry).min()
+        self.due.first().map(|&(at, _)| at).into_iter().chain(self.retry).min()
+    }
+
+    fn insert(&mut self, number: u32, open: Open) {
+        self.due.insert((open.due(), number));
+        if !open.sent && open.again.is_none() {
+            self.unsent.insert(number);
+        }
+        self.open.insert(number, open);
+    }
+
+    fn remove(&mut self, number: u32) -> Option<Open> {
+        let open = self.open.remove(&number)?;
+        self.due.remove(&(open.due(), number));
+        self.unsent.remove(&number);
+        Some(open)
+    }
+
+    /// Sets whether a query was sent, and when it is sent again.
+    fn set(&mut self, number: u32, sent: bool, again: Option<Time>) {
+        if let Some(open) = self.remove(number) {
+            self.insert(number, Open { sent, again, ..open });
+        }
+    }
+
+    /// Removes all queries, and returns their subjects.
+    fn end(&mut self) -> Vec<Subject> {
+        self.unsent.clear();
+        self.due.clear();
+        std::mem::take(&mut self.open).into_values().map(|open| open.subject).collect()
+    }
+
+    /// Returns the queries whose time has come.
+    fn over(&self, now: Time) -> Vec<u32> {
+        self.due.iter().take_while(|(at, _)| *at <= now).map(|&(_, number)| number).collect()
     }
 
     /// Schedules another attempt to open the interface.
@@ -105,27 +152,27 @@ impl SaClient {
 
     /// Cancels the query for a path.
     pub(super) fn cancel_path(&mut self, id: IdHandle, attempt: u32) {
-        self.open.retain(|_, open| {
-            !matches!(&open.subject, Subject::Path(of, query) if *of == id && query.attempt == attempt)
+        let cancelled = self.open.iter().filter(|(_, open)| {
+            matches!(&open.subject, Subject::Path(of, query) if *of == id && query.attempt == attempt)
         });
-    }
-
-    fn take(&mut self, tid: u64) -> Option<Open> {
-        self.open.remove(&number_of(tid))
+        for number in cancelled.map(|(&number, _)| number).collect::<Vec<_>>() {
+            self.remove(number);
+        }
     }
 
     /// Sends the queries that were not sent, if a manager runs.
     fn send(&mut self, now: Time, sm: Option<(Lid, u8)>) -> Result<(), FabricError> {
-        let (State::Ready { file, agent }, Some(sm)) = (&self.state, sm) else {
-            // The presence of a manager is checked again only after a pause.
-            let due = self.open.values_mut().filter(|open| open.again.is_some_and(|at| at <= now));
-            due.for_each(|open| open.again = Some(now.after(BUSY_PAUSE)));
-            return Ok(());
-        };
-        for open in self.open.values_mut() {
-            if open.sent || open.again.is_some_and(|at| at > now) {
-                continue;
+        let is_ready = matches!(self.state, State::Ready { .. }) && sm.is_some();
+        for number in self.over(now) {
+            if self.open.get(&number).is_some_and(|open| open.again.is_some()) {
+                // The presence of a manager is checked again only after a pause.
+                let again = (!is_ready).then(|| now.after(BUSY_PAUSE));
+                self.set(number, false, again);
             }
+        }
+        while let Some(&number) = self.unsent.first() {
+            let (State::Ready { file, agent }, Some(sm)) = (&self.state, sm) else { break };
+            let Some(open) = self.open.get(&number) else { break };
             let left = open.until.since(now).as_nanos() / open.slot.as_nanos().max(1);
             let mad = UserMad {
                 agent: *agent,
@@ -136,9 +183,12 @@ impl SaClient {
                 data: open.mad.to_vec(),
             };
             match file.send_mad(&mad) {
-                Ok(()) => (open.sent, open.again) = (true, None),
-                // The fabric has not yet read what was sent: the query is sent again later.
-                Err(FabricError::Unresponsive { .. }) => open.again = Some(now.after(BUSY_PAUSE)),
+                Ok(()) => self.set(number, true, None),
+                // The fabric has not yet read what was sent: this query and those behind it are sent later.
+                Err(FabricError::Unresponsive { .. }) => {
+                    self.set(number, false, Some(now.after(BUSY_PAUSE)));
+                    break;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -191,8 +241,8 @@ impl Core {
             State::Opening(opening) => self.poller.remove(&opening),
             State::Ready { file, .. } => self.poller.remove(&file),
         }
-        for open in std::mem::take(&mut self.adapter[at].sa.open).into_values() {
-            self.answered(at, open.subject, Err(libc::ENETDOWN));
+        for subject in self.adapter[at].sa.end() {
+            self.answered(at, subject, Err(libc::ENETDOWN));
         }
     }
 
@@ -238,15 +288,25 @@ impl Core {
         is_managed.then_some((attr.sm_lid, attr.sm_sl))
     }
 
-    /// Sends a query that may take at most this time. The answer may arrive at once.
+    /// Sends a query that may take at most this time, for a user's id if there is a user. The answer may arrive at once. Departures from
+    /// groups are sent beyond the user's share, too.
     pub(super) fn ask_sa(
         &mut self,
         at: PortAt,
         subject: Subject,
         mad: &SaMad<'_>,
-        timeout: Duration,
+        (timeout, user): (Duration, Option<u32>),
     ) {
-        if self.adapter[at].sa.open.len() >= MAX_OPEN {
+        let mut share = user.map(|user| self.shares.queries.none(user));
+        let is_free = match &mut share {
+            Some(share) if mad.header.method == Method::DELETE => {
+                share.set(1);
+                true
+            }
+            Some(share) => share.take(1).is_ok(),
+            None => true,
+        };
+        if !is_free || self.adapter[at].sa.open.len() >= MAX_QUERIES {
             return self.answered(at, subject, Err(libc::ENOBUFS));
         }
         if self.manager_of_port(at).is_none() || matches!(self.adapter[at].sa.state, State::Closed)
@@ -261,7 +321,8 @@ impl Core {
         let mad = Box::new(SaMad { header, ..*mad }.to_bytes());
         let slot = (timeout / TRIES).clamp(SHORTEST, LONGEST);
         let until = now.after(timeout);
-        sa.open.insert(tid, Open { subject, mad, slot, until, again: None, sent: false });
+        let (again, sent) = (None, false);
+        sa.insert(tid, Open { subject, mad, slot, until, again, sent, _share: share });
         self.send_questions(at);
     }
 
@@ -297,7 +358,7 @@ impl Core {
         let Ok(header) = MadHeader::parse(&mad.data) else {
             return self.counts.add(Count::DropMadVersion);
         };
-        let Some(mut open) = self.adapter[at].sa.take(header.tid) else {
+        let Some(mut open) = self.adapter[at].sa.remove(number_of(header.tid)) else {
             return self.counts.add(Count::DropMadStale);
         };
         if mad.status != 0 {
@@ -308,7 +369,7 @@ impl Core {
         self.adapter[at].sa.failures = 0;
         if header.status == status::BUSY && self.now() < open.until {
             (open.sent, open.again) = (false, Some(self.now().after(BUSY_PAUSE)));
-            self.adapter[at].sa.open.insert(number_of(header.tid), open);
+            self.adapter[at].sa.insert(number_of(header.tid), open);
             return;
         }
         let answer = if header.status == 0 {
@@ -347,16 +408,12 @@ impl Core {
         if self.adapter[at].sa.retry.take_if(|due| *due <= now).is_some() {
             self.open_sa(at);
         }
+        let sa = &mut self.adapter[at].sa;
         let is_over = |open: &Open| open.until.after(GRACE) <= now;
-        let over: Vec<u32> = self.adapter[at]
-            .sa
-            .open
-            .iter()
-            .filter(|(_, o)| is_over(o))
-            .map(|(&tid, _)| tid)
-            .collect();
-        for tid in over {
-            if let Some(open) = self.adapter[at].sa.open.remove(&tid) {
+        let mut over = sa.over(now);
+        over.retain(|number| sa.open.get(number).is_some_and(is_over));
+        for number in over {
+            if let Some(open) = self.adapter[at].sa.remove(number) {
                 self.counts.add(Count::SaTimeouts);
                 self.answered(at, open.subject, Err(libc::ETIMEDOUT));
             }

@@ -42,7 +42,8 @@ impl Core {
         };
         let record = record.to_bytes();
         let mad = question(Method::GET_TABLE, ServiceRecord::ATTR_ID, &record, mask.bits());
-        self.ask_sa(at, Subject::Services(id), &mad, timeout);
+        let user = Some(self.user_of_id(id));
+        self.ask_sa(at, Subject::Services(id), &mad, (timeout, user));
         Ok(())
     }
 
