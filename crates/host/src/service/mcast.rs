@@ -192,11 +192,31 @@ impl Groups {
         self.0.retain(|_, entry| !entry.members.is_empty());
     }
 
-    /// Returns the address on which one of these ids joined a group.
-    fn local_of(&self, group: IpAddr, is_mine: impl Fn(IdHandle) -> bool) -> Option<IpAddr> {
-        let mine = |m: &Member| matches!(m, Member::Id(id, _) if is_mine(*id));
-        let mut groups = self.0.iter().filter(|((g, _), _)| *g == group);
-        groups.find(|(_, entry)| entry.members.iter().any(mine)).map(|(&(_, local), _)| local)
+    /// Returns an address on which a process's ids joined a group: on the interface that the most of them have for each of the process's
+    /// queue pairs there. So each of several ids' queue pairs gets the interface of one of them.
+    fn local_of(
+        &self,
+        client: ClientId,
+        group: IpAddr,
+        is_mine: impl Fn(IdHandle) -> bool,
+    ) -> Option<IpAddr> {
+        // The first address of each interface with ids, and how many more ids than queue pairs there are.
+        let mut interfaces = BTreeMap::<u32, (Option<IpAddr>, isize)>::new();
+        for (&(_, local), entry) in self.0.iter().filter(|((g, _), _)| *g == group) {
+            let (first, lack) = interfaces.entry(entry.interface).or_default();
+            for member in &entry.members {
+                match member {
+                    Member::Id(id, _) if is_mine(*id) => {
+                        first.get_or_insert(local);
+                        *lack += 1;
+                    }
+                    Member::Qp(of, _) if *of == client => *lack -= 1,
+                    _ => {}
+                }
+            }
+        }
+        let joined = interfaces.into_values().filter_map(|(first, lack)| Some((first?, lack)));
+        joined.min_by_key(|&(first, lack)| (-lack, first)).map(|(first, _)| first)
     }
 
     pub(super) fn status(&self) -> Vec<GroupStatus> {
@@ -311,8 +331,8 @@ impl Core {
         joined.map_err(|e| failure(&e))
     }
 
-    /// Attaches a queue pair to a group: on the address where an id of its process joined the group, else on the one from
-    /// which the kernel would send to it. If the process receives the group on that interface already, its existing socket
+    /// Attaches a queue pair to a group: on the address where an id of its process joined the group, preferably one for which no queue
+    /// pair is attached yet, else on the one from which the kernel would send to it. If the process receives the group on that interface already, its existing socket
     /// is used, because two would receive everything twice.
     pub(super) fn attach_multicast(
         &mut self,
@@ -326,7 +346,7 @@ impl Core {
         }
         let channels = self.clients.get(client).map_or(&[][..], |c| &c.channels);
         let mine = |id| self.manager.channel_of(id).is_some_and(|c| channels.contains(&c));
-        let local = self.groups.local_of(group, mine);
+        let local = self.groups.local_of(client, group, mine);
         let local = local.or_else(|| self.default_local(group));
         let row = local.and_then(|local| self.addresses.find(local)).ok_or_else(|| {
             let why = format!("this host has no address in the family of {group}");
@@ -397,6 +417,34 @@ mod tests {
     fn is_joined(group: Ipv4Addr) -> bool {
         let hex = format!("{:08X}", u32::from_ne_bytes(group.octets()));
         std::fs::read_to_string("/proc/net/igmp").unwrap().contains(&hex)
+    }
+
+    #[test]
+    fn queue_pairs_of_ids_on_several_interfaces_are_attached_on_each_of_them() {
+        let group = IpAddr::from([239, 1, 1, 1]);
+        let (client, other) = (ClientId(1), ClientId(2));
+        let ip = |n: u8| IpAddr::from([10, n, 0, 1]);
+        let mut groups = Groups::default();
+        // Ids 1 and 2 have an interface each, id 3 another address of the second one, and id 9 is another process's.
+        for (interface, n, id) in [(7, 1, 1), (5, 2, 2), (5, 3, 3), (3, 0, 9)] {
+            let members = BTreeSet::from([Member::Id(IdHandle(id), 0)]);
+            let (ids, processes) = (None, BTreeMap::new());
+            let entry = Group { interface, is_stale: false, members, ids, processes };
+            groups.0.insert((group, ip(n)), entry);
+        }
+        let next = |groups: &Groups| groups.local_of(client, group, |id| id != IdHandle(9));
+        let attach = |groups: &mut Groups, qpn: u32| {
+            let at = next(groups).unwrap();
+            let entry = groups.0.get_mut(&(group, at)).unwrap();
+            entry.members.insert(Member::Qp(client, Qpn::new(qpn)));
+            at
+        };
+        assert_eq!(groups.local_of(other, group, |id| id == IdHandle(9)), Some(ip(0)));
+        let [first, second, third] = [1, 2, 3].map(|qpn| attach(&mut groups, qpn));
+        assert_eq!([first, second, third], [ip(2), ip(1), ip(2)]);
+        assert_eq!(next(&groups), Some(ip(1)), "all have as many: the lowest address");
+        assert!(groups.leave_qp(client, Qpn::new(2), group));
+        assert_eq!(attach(&mut groups, 4), ip(1));
     }
 
     #[test]
