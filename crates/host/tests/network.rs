@@ -15,18 +15,26 @@ use std::time::Instant;
 
 use common::{SECOND, next_cm_event, next_event};
 use rdmux_cm::{ConnParam, EventKind, GroupWish, IdHandle, JoinFlags, PortSpace};
+use rdmux_fabric::proto::{
+    AttachmentRequest, Described, Greeting, PortFacts, Reply, Role, VERSION,
+};
+use rdmux_fabric::{FabricDir, FabricName};
 use rdmux_host::client::admin;
 use rdmux_host::proto::Status;
 use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
 use rdmux_host::{Config, ConnectOptions, EventChannel, HostClient, HostName, RuntimeDir};
+use rdmux_link::routes::RouteTable;
+use rdmux_runtime::Listener;
+use rdmux_runtime::socket::{self, MAX_MESSAGE};
 use rdmux_testing::qp::steps;
 use rdmux_testing::{TempDir, temp_dir};
 use rdmux_transport::attr::{QpAttr, QpCaps, QpState, QpType};
 use rdmux_verbs::control::{Control, ControlEvent, DeviceKind};
 use rdmux_verbs::port::GidEntry;
 use rdmux_verbs::{Cq, Device, Pd, Qp, QpInit};
-use rdmux_wire::{Mtu, Qpn};
+use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qpn};
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Moves this thread into a new network namespace.
 fn new_namespace() -> Result<(), String> {
@@ -470,4 +478,78 @@ fn iwarp_listener_listens_again_when_its_removed_address_returns() {
         let refused = TcpStream::connect(at("10.77.0.1")).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED), "nobody listens any more");
     });
+}
+
+/// Returns the next message of a host to a fabric that the test plays.
+fn received<T: serde::de::DeserializeOwned>(socket: &OwnedFd) -> T {
+    common::wait_readable(socket);
+    let mut buf = vec![0; MAX_MESSAGE];
+    let bytes = socket::recv_bytes(socket.as_fd(), &mut buf, &mut Vec::new()).unwrap();
+    socket::decode(bytes).unwrap()
+}
+
+#[test]
+fn host_reports_where_it_receives_packets_once_it_has_sockets() {
+    let test = || {
+        // There is no loopback interface, whose address the port's data needs.
+        ip("link add v0 type veth peer name v1");
+        ip("addr add 10.9.0.1/24 dev v0");
+        ip("link set v0 up");
+        ip("link set v1 up");
+        let tmp = temp_dir();
+        let dir = RuntimeDir::at(tmp.path().join("run")).unwrap();
+        let fabric = FabricDir::open(dir.user_dir(), &FabricName::default()).unwrap();
+        let lock = fabric.lock_service().unwrap().unwrap();
+        let mut listener = Listener::open(&fabric, lock).unwrap();
+        let options = ServiceOptions::new(HostName::default(), dir);
+        let _service = Service::spawn(options).unwrap();
+        common::wait_readable(&listener);
+        let host = listener.accept().unwrap().unwrap();
+        let greeting: Greeting = received(&host);
+        assert!(matches!(greeting.role, Role::Attach { .. }));
+        let gids = vec![Gid::new(Gid::DEFAULT_PREFIX, Guid(0x101))];
+        let pkeys = vec![Pkey::DEFAULT];
+        let (number, guid, state, phys_state) = (1, Guid(0x101), 2, 5);
+        let (max_mtu, active_mtu) = (5, 5);
+        let port = PortFacts {
+            number,
+            guid,
+            state,
+            phys_state,
+            max_mtu,
+            active_mtu,
+            gids,
+            pkeys,
+            ..PortFacts::default()
+        };
+        let reply: Reply<Described> = Ok(Described {
+            node_guid: Guid(0x100),
+            system_guid: Guid(0x99),
+            description: "a node".to_owned(),
+            vendor_id: 0,
+            device_id: 0,
+            revision: 0,
+            port,
+            is_joined: false,
+        });
+        let mut message = postcard::to_stdvec(&VERSION).unwrap();
+        socket::append(&reply, &mut message).unwrap();
+        let table = RouteTable::of_fabric(1).unwrap();
+        socket::send_bytes(host.as_fd(), &message, &[table.fd().as_fd()]).unwrap();
+        // Once the port is attached, the service opens its management interface. It has no data socket yet.
+        common::wait_readable(&listener);
+        let _interface = listener.accept().unwrap().unwrap();
+        ip("link set lo up");
+        loop {
+            if let AttachmentRequest::Endpoint { addr, .. } = received(&host) {
+                break assert!(addr.ip().is_loopback() && addr.port() != 0, "{addr}");
+            }
+        }
+    };
+    let outcome =
+        thread::spawn(move || match new_namespace().and_then(|()| run_ip("link show lo")) {
+            Ok(()) => test(),
+            Err(why) => println!("SKIPPED: {why}"),
+        });
+    outcome.join().unwrap();
 }

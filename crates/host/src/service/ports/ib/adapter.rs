@@ -64,6 +64,10 @@ pub(in crate::service) struct Adapter {
     /// Deadline for the fabric to confirm the address where data arrives. Until it does, other hosts have no route to
     /// this one.
     settles: Option<Time>,
+    /// Whether that address was reported since the port was attached.
+    is_told: bool,
+    /// Time at which reports that failed are repeated: of that address, or of processes' counter rows.
+    again: Option<Time>,
 }
 
 /// The state of a port's attachment.
@@ -110,6 +114,8 @@ impl Adapter {
             interface: Interface::default(),
             groups: Groups::default(),
             settles: None,
+            is_told: false,
+            again: None,
         }
     }
 
@@ -227,12 +233,17 @@ impl Adapter {
         }
     }
 
+    /// Schedules the repetition of a report to the fabric that failed.
+    pub(super) fn report_later(&mut self, now: Time) {
+        if self.again.is_none() {
+            self.again = Some(now.after(self.retry));
+            self.retry = (self.retry * 2).min(LAST_RETRY);
+        }
+    }
+
     /// Returns when the next action is due.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        let due = match &self.state {
-            State::Away { until, .. } | State::Asked { until, .. } => Some(*until),
-            State::Held { pause, .. } => pause.iter().chain(&self.settles).min().copied(),
-        };
+        let due = self.attachment_timeout();
         [due, self.sa.poll_timeout(), self.interface.poll_timeout()].into_iter().flatten().min()
     }
 
@@ -240,7 +251,9 @@ impl Adapter {
     fn attachment_timeout(&self) -> Option<Time> {
         match &self.state {
             State::Away { until, .. } | State::Asked { until, .. } => Some(*until),
-            State::Held { pause, .. } => pause.iter().chain(&self.settles).min().copied(),
+            State::Held { pause, .. } => {
+                [*pause, self.settles, self.again].into_iter().flatten().min()
+            }
         }
     }
 }
@@ -282,6 +295,9 @@ impl Core {
                 }
                 if self.adapter[at].settles.is_some_and(|due| due <= now) {
                     self.settle(at);
+                }
+                if self.adapter[at].again.take_if(|due| *due <= now).is_some() {
+                    self.report_again(at);
                 }
             }
         }
@@ -370,9 +386,10 @@ impl Core {
         let table = attachment.routes().map(OwnedFd::try_clone).transpose();
         self.adapter[at].state = State::Held { attachment, pause: None };
         self.set_everywhere(at, described.is_joined);
-        self.take_table(at, table.unwrap_or_default());
-        self.tell_endpoint(at);
         self.adapter[at].retry = FIRST_RETRY;
+        // First, because the processes' rows may fill the connection.
+        self.tell_endpoint(at);
+        self.take_table(at, table.unwrap_or_default());
         self.adapter[at].refused = None;
         self.end_lookout(at);
         self.counts.add(Count::FabricAttached);
@@ -452,18 +469,43 @@ impl Core {
         }
     }
 
-    /// Reports to the fabric the address where the port receives data. Clients learn of the adapter after the fabric's answer. If the
-    /// report cannot be sent, the fabric is gone, which its socket reports, or has assigned no route table.
+    /// Reports to the fabric the address where the port receives data. Clients learn of the adapter after the fabric's answer. If there
+    /// are no sockets, or the fabric has enough to read, the report is sent later. Nothing is reported without a route table.
     fn tell_endpoint(&mut self, at: PortAt) {
         let endpoint = self.open_data(at);
-        let until = self.now().after(ANSWER);
-        if let (State::Held { attachment, .. }, Some(endpoint)) =
-            (&mut self.adapter[at].state, endpoint)
-        {
-            let Endpoint { addr, everywhere, multicast } = endpoint;
-            let is_told = attachment.set_endpoint(addr, everywhere, multicast).is_ok();
-            self.adapter[at].settles = is_told.then_some(until);
+        let now = self.now();
+        let adapter = &mut self.adapter[at];
+        let State::Held { attachment, .. } = &mut adapter.state else { return };
+        if attachment.routes().is_none() {
+            return;
         }
+        let is_told = endpoint.is_some_and(|Endpoint { addr, everywhere, multicast }| {
+            attachment.set_endpoint(addr, everywhere, multicast).is_ok()
+        });
+        adapter.is_told = is_told;
+        if is_told {
+            adapter.settles = Some(now.after(ANSWER));
+        } else {
+            adapter.report_later(now);
+        }
+    }
+
+    /// Opens the port's sockets, if earlier attempts failed or there was no fabric yet, and reports their address, if it was not.
+    pub(super) fn need_data(&mut self, at: PortAt) {
+        let is_held = matches!(self.adapter[at].state, State::Held { .. });
+        if is_held && !self.adapter[at].is_told {
+            self.tell_endpoint(at);
+        } else {
+            self.open_data(at);
+        }
+    }
+
+    /// Repeats reports to the fabric that failed.
+    fn report_again(&mut self, at: PortAt) {
+        if !self.adapter[at].is_told {
+            self.tell_endpoint(at);
+        }
+        self.tell_rows_again(at);
     }
 
     fn know(&mut self, at: PortAt, described: &Described) -> Result<(), &'static str> {
@@ -517,7 +559,8 @@ impl Core {
 
     fn forget_fabric(&mut self, at: PortAt) {
         self.look_later(at, true);
-        self.adapter[at].settles = None;
+        let adapter = &mut self.adapter[at];
+        (adapter.settles, adapter.is_told, adapter.again) = (None, false, None);
         self.close_sa(at);
         self.take_table(at, None);
         self.clear_is_sm(at);

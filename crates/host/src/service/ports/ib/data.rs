@@ -3,8 +3,8 @@
 //! from other machines: each arrives once for all processes of the host, and is passed on to the members. Hosts of this machine send one
 //! datagram to all of it if the machine has IP multicast ([`multicast`]), and each process has a socket that receives it.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -52,6 +52,8 @@ pub(in crate::service) struct Data {
     table: Option<OwnedFd>,
     /// The processes that know the route table, with the number by which the fabric knows their rows.
     told: BTreeMap<ClientId, u16>,
+    /// Those of them whose rows the fabric does not know yet.
+    uncounted: BTreeSet<ClientId>,
     /// The queue pairs that receive a group.
     members: BTreeMap<Gid, Vec<Qpn>>,
     /// The sockets by which processes receive groups over IP multicast.
@@ -270,8 +272,7 @@ impl Core {
         wanted: &SocketWanted,
     ) -> Result<OwnedFd, Failure> {
         let &SocketWanted { slot, targets, .. } = wanted;
-        // Earlier attempts may have failed, or there was no fabric yet.
-        self.open_data(at);
+        self.need_data(at);
         let open = self.adapter[at].data.open.as_mut();
         let socket = open.map_or_else(
             || Err(io::ErrorKind::NotConnected.into()),
@@ -291,10 +292,27 @@ impl Core {
         let mut fds = Vec::new();
         if let Some((table, process)) = table.zip(process) {
             fds.push(table);
-            fds.extend(self.adapter[at].new_rows(process));
-            self.adapter[at].data.told.insert(client, process);
+            let (now, adapter) = (self.now(), &mut self.adapter[at]);
+            match adapter.new_rows(process) {
+                Some(rows) => fds.push(rows),
+                None => {
+                    adapter.data.uncounted.insert(client);
+                    adapter.report_later(now);
+                }
+            }
+            adapter.data.told.insert(client, process);
         }
         self.notify(client, &Notify::Routes { port: at.number() }, fds);
+    }
+
+    /// Sends rows to the processes whose rows could not be passed to the fabric, with the route table again.
+    pub(super) fn tell_rows_again(&mut self, at: PortAt) {
+        for client in std::mem::take(&mut self.adapter[at].data.uncounted) {
+            // None if it is gone.
+            if self.adapter[at].data.told.remove(&client).is_some() {
+                self.tell_table(client, at);
+            }
+        }
     }
 
     /// Handles the end of a process: its counts are read for the last time.
@@ -363,7 +381,11 @@ impl Core {
         let open = self.adapter[at].data.open(at, ip)?;
         let watched =
             self.poller.add(open.own.port().as_fd(), Token::IbData(at.number()), Interest::Read);
-        watched.map_err(|source| OpenError::Io { what: "watch a socket", addr: ip, source })?;
+        if let Err(source) = watched {
+            // Nothing would be received.
+            self.adapter[at].data.open = None;
+            return Err(OpenError::Io { what: "watch a socket", addr: ip, source });
+        }
         self.follow_table(at);
         self.follow_gids(at);
         self.follow_broadcast(at);
@@ -411,6 +433,7 @@ impl Core {
         }
         self.adapter[at].data.table = table;
         self.adapter[at].data.told.clear();
+        self.adapter[at].data.uncounted.clear();
         self.follow_table(at);
         for id in self.clients.ids() {
             if self.clients.get(id).and_then(Client::device_kind) == Some(Ib::KIND) {
@@ -455,7 +478,7 @@ impl Core {
         qpn: Qpn,
         mgid: Gid,
     ) -> Result<Option<OwnedFd>, Failure> {
-        self.open_data(at);
+        self.need_data(at);
         let most = self.most_groups(client);
         let cost = usize::from(self.adapter[at].data.is_deaf(client, mgid));
         let share = self.descriptors_for(client, cost);
