@@ -192,6 +192,28 @@ fn unreachable_waiting_is_sm_clients_are_disconnected_and_skipped() {
     drop(waiting);
 }
 
+#[test]
+fn client_that_shuts_down_without_reading_its_answers_is_disconnected() {
+    let fabric = Fabric::up("two");
+    let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    let files = || admin::status(&fabric.options, &fabric.name).unwrap().files.len();
+    let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
+    let (control, _) = greeted(&dir, Role::OpenFile(port));
+    socket::set_nonblocking(&control, true).unwrap();
+    let question = FileRequest::Unregister { agent: 0 };
+    let fill = || {
+        let send = || socket::send(control.as_fd(), &question, &[], &mut Vec::new());
+        std::iter::repeat_with(send).take_while(Result::is_ok).count()
+    };
+    // The fabric reads no more of its requests, because the answers wait.
+    while fill() > 0 {
+        assert_eq!(files(), 1);
+    }
+    rustix::net::shutdown(&control, rustix::net::Shutdown::Both).unwrap();
+    // The end may be handled after the first of these.
+    assert!((0..20).any(|_| files() == 0), "the file is still open");
+}
+
 /// Waits until the fabric has closed a connection.
 fn wait_for_the_end(socket: BorrowedFd<'_>) {
     let (mut buf, mut fds) = ([0; 4096], Vec::new());

@@ -210,7 +210,9 @@ impl Core {
 
     /// Handles an event of a connection.
     pub(super) fn handle(&mut self, id: ConnectionId, event: &Ready) {
-        let result = if event.writable { self.flush(id) } else { Ok(()) };
+        // Without this, a connection whose requests are not read would stay, and its end would be reported all the time.
+        let is_stuck = event.ended && self.connections.get(id).is_some_and(|c| !c.may_ask());
+        let result = if event.writable || is_stuck { self.flush(id) } else { Ok(()) };
         let result = result.and_then(|()| if event.readable { self.serve(id) } else { Ok(()) });
         // Sent first, because it changes what the connection is polled for.
         self.send_records();

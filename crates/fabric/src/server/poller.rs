@@ -46,6 +46,9 @@ pub(super) struct Ready {
     pub(super) token: Token,
     pub(super) readable: bool,
     pub(super) writable: bool,
+    /// Whether the peer has shut down both directions, or the socket is broken. Then it is also readable, but never again writable if the
+    /// peer keeps it open without reading.
+    pub(super) ended: bool,
 }
 
 /// The poller of all sources.
@@ -119,6 +122,7 @@ impl Ready {
             token: Token::decode(data.u64()),
             readable: flags.intersects(epoll::EventFlags::IN | end),
             writable: flags.contains(epoll::EventFlags::OUT),
+            ended: flags.intersects(end),
         }
     }
 }
@@ -156,6 +160,9 @@ mod tests {
         assert_eq!(ready(&poller), []);
         drop(theirs);
         assert_eq!(ready(&poller), [(ID, true, false)]);
+        let mut ended = Vec::new();
+        poller.wait(NOW, &mut ended).unwrap();
+        assert!(ended.iter().all(|r| r.ended) && !ended.is_empty());
         // Another process may have a duplicate, so closing is not enough.
         let _duplicate = ours.try_clone().unwrap();
         poller.remove(&ours);
