@@ -14,6 +14,8 @@ const DELAY: Duration = Duration::from_millis(50);
 /// The pause between writes as a multiple of the last one's time, so that a large subnet is not written
 /// all the time.
 const PAUSE: u32 = 20;
+/// Time after which a write that failed is repeated for the first time, and the longest such time. It doubles with each failure.
+const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
 /// The stored state: the subnet has the topology with the LIDs of ports, and the hosts' adapters are
 /// here.
@@ -24,11 +26,18 @@ pub(super) struct Store {
     due: Option<Instant>,
     /// Time that the last write took.
     took: Duration,
+    /// Time after which the last write is repeated; zero if it succeeded.
+    retry: Duration,
 }
 
 impl Store {
     pub(super) fn load(dir: &FabricDir) -> Result<Self, FabricError> {
-        Ok(Self { adapters: Adapters::load(dir)?, due: None, took: Duration::ZERO })
+        Ok(Self {
+            adapters: Adapters::load(dir)?,
+            due: None,
+            took: Duration::ZERO,
+            retry: Duration::ZERO,
+        })
     }
 
     /// Returns the node GUID of the adapter that a host had, by the GUID of the host's node.
@@ -108,23 +117,35 @@ impl Store {
         }
     }
 
-    /// Writes the changes. After a failure, for example on a full disk, the fabric continues.
+    /// Writes the changes. After a failure, for example on a full disk, the fabric continues, and another write becomes due.
     pub(super) fn save(&mut self, dir: &FabricDir, subnet: &Subnet) {
         if self.due.take().is_none() {
             return;
         }
         let start = Instant::now();
-        let files =
-            [(dir.topology(), subnet.topology().to_string()), (dir.hosts(), self.adapters.text())];
-        for (path, text) in files {
-            if let Err(error) = replace_unsynced(&path, text.as_bytes()) {
-                tracing::warn!(
-                    "cannot write {}, which keeps its earlier content: {error}",
-                    path.display()
-                );
-            }
-        }
+        let files = [
+            (dir.topology(), subnet.topology().to_string()),
+            (dir.hosts(), self.adapters.text()),
+        ];
+        let failed = files.iter().filter_map(|(path, text)| {
+            Some((path, replace_unsynced(path, text.as_bytes()).err()?))
+        });
+        let failed: Vec<_> = failed.collect();
         self.took = start.elapsed();
+        if failed.is_empty() {
+            self.retry = Duration::ZERO;
+            return;
+        }
+        self.retry = (self.retry * 2).clamp(RETRY[0], RETRY[1]);
+        self.due = Some(Instant::now() + self.retry);
+        for (path, error) in failed {
+            tracing::warn!(
+                "cannot write {}, which keeps its earlier content: {error}; check that its disk has space: a fabric that \
+                 is up tries again in {} s, and when it ends",
+                path.display(),
+                self.retry.as_secs()
+            );
+        }
     }
 }
 
@@ -207,11 +228,29 @@ mod tests {
     }
 
     #[test]
-    fn failed_save_does_not_panic_and_is_not_rescheduled() {
-        let (tmp, dir, mut store) = store();
-        store.touch();
-        drop(tmp);
-        store.save(&dir, &subnet());
-        assert_eq!(store.due_in(), None);
+    fn failed_save_is_repeated_after_growing_pauses_and_when_the_fabric_ends() {
+        let (_tmp, dir, mut store) = store();
+        let subnet = subnet();
+        store.set_adapter(HOSTS[0], ADAPTERS[0]);
+        // Neither file can replace a directory.
+        for path in [dir.topology(), dir.hosts()] {
+            std::fs::create_dir(path).unwrap();
+        }
+        for seconds in [1, 2, 4, 8, 16, 30, 30] {
+            let before = Instant::now();
+            store.save(&dir, &subnet);
+            let pause = Duration::from_secs(seconds);
+            assert!(store.retry == pause && store.due.is_some_and(|due| due >= before + pause));
+        }
+        let due = store.due;
+        store.set_adapter(HOSTS[1], ADAPTERS[1]);
+        assert_eq!(store.due, due, "changes do not shorten the pause");
+        std::fs::remove_dir(dir.topology()).unwrap();
+        store.save(&dir, &subnet);
+        assert!(dir.topology().is_file() && store.due.is_some(), "one of the two is missing");
+        std::fs::remove_dir(dir.hosts()).unwrap();
+        store.save(&dir, &subnet);
+        assert_eq!(Store::load(&dir).unwrap().adapter_of(HOSTS[1]), Some(ADAPTERS[1]));
+        assert_eq!((store.due, store.retry), (None, Duration::ZERO));
     }
 }
