@@ -3,8 +3,8 @@
 mod common;
 
 use std::env;
-use std::io::{BufRead as _, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
@@ -17,6 +17,7 @@ use rdmux_fabric::client::{Attachment, Capture, ConnectOptions, admin};
 use rdmux_fabric::proto::{AttachmentRequest, Greeting, NodeRef, PortRef, Reply, Role, RowEntry};
 use rdmux_fabric::server::{ManagerSetup, Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError, FabricName, bridge};
+use rdmux_runtime::start::raise_descriptor_limit;
 use rdmux_runtime::{UserDir, socket};
 use rdmux_wire::mad::Method;
 use rdmux_wire::sm::LinearForwardingTable;
@@ -84,6 +85,29 @@ fn idle_bridge_ends_when_its_fabric_stops() {
     let mut fabric = listening();
     let mut joined = join(&fabric, None);
     fabric.stop();
+    joined.ended();
+}
+
+#[test]
+fn connections_that_do_not_show_the_secret_keep_no_bridge_out() {
+    // Each has a descriptor at both ends.
+    raise_descriptor_limit();
+    let fabric = listening();
+    let status = admin::status(&fabric.options, &fabric.name).unwrap();
+    let at: SocketAddr = status.listen.unwrap().parse().unwrap();
+    // As many as there may be connections of bridges. The fabric sends its nonce once it has accepted one.
+    let silent: Vec<_> = std::iter::repeat_with(|| {
+        let mut tcp = TcpStream::connect(at).unwrap();
+        tcp.read_exact(&mut [0]).unwrap();
+        tcp
+    })
+    .take(1024)
+    .collect();
+    let mut joined = join(&fabric, None);
+    let mut host = attach(&joined, &fabric);
+    host.refresh().unwrap();
+    drop(silent);
+    admin::down(&joined.options, &fabric.name).unwrap();
     joined.ended();
 }
 

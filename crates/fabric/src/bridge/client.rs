@@ -308,11 +308,14 @@ impl Way {
         let connection = self.next.fetch_add(1, Ordering::Relaxed);
         let preface = Preface { machine: self.machine, connection };
         let connect = || -> io::Result<TcpStream> {
-            let mut tcp = TcpStream::connect_timeout(&self.to, pump::HANDSHAKE)?;
+            let tcp = TcpStream::connect_timeout(&self.to, pump::HANDSHAKE)?;
             pump::prepare(&tcp)?;
-            handshake::connect(&mut tcp, &self.secret)?;
+            let mut timed = pump::Timed::new(&tcp);
+            handshake::connect(&mut timed, &self.secret)?;
             let preface = postcard::to_stdvec(&preface).map_err(io::Error::other)?;
-            pump::write_frame(&mut &tcp, &preface, &mut Vec::new())?;
+            pump::write_frame(&mut timed, &preface, &mut Vec::new())?;
+            tcp.set_read_timeout(Some(pump::HANDSHAKE))?;
+            tcp.set_write_timeout(Some(pump::HANDSHAKE))?;
             Ok(tcp)
         };
         let Self { to, .. } = self;

@@ -17,7 +17,7 @@ const MAGIC: [u8; 8] = *b"rdmux-f\x02";
 const NONCE: usize = 32;
 const TAG: usize = 32;
 
-/// Does the handshake on the listening side. The stream must have a timeout.
+/// Does the handshake on the listening side. The stream must end at a deadline.
 ///
 /// # Errors
 /// `PermissionDenied` when the other side does not know the secret; those of the stream.
@@ -31,7 +31,7 @@ pub(super) fn accept(stream: &mut (impl Read + Write), secret: &[u8]) -> io::Res
     stream.write_all(&mac(secret, b"server", &ours, &theirs)?.finalize().into_bytes())
 }
 
-/// Does the handshake on the connecting side. The stream must have a timeout.
+/// Does the handshake on the connecting side. The stream must end at a deadline.
 ///
 /// # Errors
 /// `PermissionDenied` when the other side does not know the secret, `InvalidData` when it is not a fabric, or of

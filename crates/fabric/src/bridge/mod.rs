@@ -18,6 +18,7 @@ mod pump;
 mod secret;
 mod server;
 mod state;
+mod unproved;
 mod watch;
 
 pub use client::Client;

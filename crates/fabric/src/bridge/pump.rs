@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdmux_runtime::socket::{self, MAX_MESSAGE};
 use rustix::net::sockopt;
@@ -14,8 +14,45 @@ use rustix::net::sockopt;
 const GONE: Duration = Duration::from_secs(30);
 /// The idle time before a keep-alive probe.
 const QUIET: Duration = Duration::from_secs(10);
-/// The maximum time of a handshake.
+/// The maximum time of a handshake, with the messages that belong to it.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// A connection during its handshake. All its reads and writes together end at the deadline, however little the other side sends at a time.
+#[derive(Debug)]
+pub(super) struct Timed<'t> {
+    tcp: &'t TcpStream,
+    until: Instant,
+}
+
+impl<'t> Timed<'t> {
+    /// Begins a handshake.
+    pub(super) fn new(tcp: &'t TcpStream) -> Self {
+        Self { tcp, until: Instant::now() + HANDSHAKE }
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.tcp.set_read_timeout(self.left()?)?;
+        self.tcp.read(buf)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.tcp.set_write_timeout(self.left()?)?;
+        self.tcp.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tcp.flush()
+    }
+}
 
 /// Sets up a connection whose other machine may vanish.
 pub(super) fn prepare(tcp: &TcpStream) -> io::Result<()> {
@@ -197,6 +234,25 @@ mod tests {
         for timeout in [tcp.read_timeout().unwrap(), tcp.write_timeout().unwrap()] {
             assert_eq!(timeout, Some(HANDSHAKE), "until both have shown the secret");
         }
+    }
+
+    #[test]
+    fn bridge_handshake_has_one_deadline_for_all_its_bytes() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut theirs, _) = listener.accept().unwrap();
+        theirs.write_all(&[7; 8]).unwrap();
+        let mut timed = Timed::new(&ours);
+        timed.until += Duration::from_secs(3600);
+        timed.read_exact(&mut [0]).unwrap();
+        let left = ours.read_timeout().unwrap();
+        timed.until -= Duration::from_secs(1800);
+        timed.read_exact(&mut [0]).unwrap();
+        assert!(ours.read_timeout().unwrap() < left, "a byte does not extend it");
+        timed.until = Instant::now();
+        let ends =
+            [timed.read(&mut [0]), timed.write(&[0])].map(|result| result.unwrap_err().kind());
+        assert_eq!(ends, [ErrorKind::TimedOut; 2]);
     }
 
     #[test]

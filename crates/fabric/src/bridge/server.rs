@@ -1,23 +1,26 @@
 //! The fabric's side of bridges: hosts of other machines connect here.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdmux_link::Doorbell;
 use rdmux_runtime::socket;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::machines::{Machines, Preface, Via};
+use super::unproved::{Pending, Unproved};
 use super::{handshake, pump, secret};
 use crate::client::connect_socket;
 use crate::{FabricDir, FabricError};
 
-/// Maximum number of connections from other machines.
+/// Maximum number of connections from other machines that know the secret.
 pub(super) const MAX_CONNECTIONS: usize = 1024;
+/// The pause between warnings of the same cause.
+const SELDOM: Duration = Duration::from_secs(60);
 /// Time that the fabric may take to accept a connection at its Unix socket.
 const ACCEPT: Duration = Duration::from_secs(10);
 
@@ -76,7 +79,8 @@ fn listen(
     secret: &Arc<[u8]>,
     machines: &Machines,
 ) {
-    let count = Arc::new(AtomicUsize::new(0));
+    let (count, unproved) = (Arc::new(AtomicUsize::new(0)), Unproved::default());
+    let mut warned = None;
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -87,9 +91,9 @@ fn listen(
             Ok(_) if !fds[1].revents().is_empty() => return,
             Ok(_) => {}
         }
-        let tcp = match listener.accept() {
-            Ok((tcp, _)) => tcp,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
+        let (tcp, from) = match listener.accept() {
+            Ok(accepted) => accepted,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => continue,
             Err(error) => {
                 tracing::debug!(%error, "cannot accept a machine");
                 // Without descriptors the socket stays readable, so this would spin.
@@ -97,11 +101,18 @@ fn listen(
                 continue;
             }
         };
-        let Some(place) = Place::take(&count) else { continue };
+        let (pending, replaced) = unproved.add(from.ip(), tcp);
+        if replaced && warned.is_none_or(|since: Instant| since.elapsed() >= SELDOM) {
+            warned = Some(Instant::now());
+            tracing::warn!(
+                "too many connections of other machines do not show the secret; the last is from {from}: check which \
+                 machines can reach the port"
+            );
+        }
         let (dir, secret, machines) = (dir.clone(), Arc::clone(secret), machines.clone());
+        let count = Arc::clone(&count);
         let served = thread::Builder::new().name("rdmux-bridge".to_owned()).spawn(move || {
-            let _place = place;
-            if let Err(error) = serve(tcp, &dir, &secret, &machines) {
+            if let Err(error) = serve(pending, &count, &dir, &secret, &machines) {
                 tracing::debug!(%error, "the connection of a machine failed");
             }
         });
@@ -112,17 +123,25 @@ fn listen(
 }
 
 fn serve(
-    mut tcp: TcpStream,
+    pending: Pending,
+    count: &Arc<AtomicUsize>,
     dir: &FabricDir,
     secret: &[u8],
     machines: &Machines,
 ) -> io::Result<()> {
+    let tcp = pending.tcp();
     tcp.set_nonblocking(false)?;
-    pump::prepare(&tcp)?;
-    handshake::accept(&mut tcp, secret)?;
+    pump::prepare(tcp)?;
+    let mut timed = pump::Timed::new(tcp);
+    handshake::accept(&mut timed, secret)?;
     let mut buf = [0; 64];
-    let preface = pump::read_frame(&mut &tcp, &mut buf)?.unwrap_or_default();
+    let preface = pump::read_frame(&mut timed, &mut buf)?.unwrap_or_default();
     let preface: Preface = socket::decode(preface).map_err(io::Error::other)?;
+    let Some(tcp) = pending.proved() else { return Err(ErrorKind::ConnectionAborted.into()) };
+    let Some(_place) = Place::take(count) else {
+        tracing::warn!("a bridge is refused: there are {MAX_CONNECTIONS} connections already");
+        return Ok(());
+    };
     let (far, near) = (tcp.peer_addr()?.ip(), tcp.local_addr()?.ip());
     let machine = machines.of(preface.machine, far, near);
     let machine = machine.ok_or_else(|| io::Error::other("too many machines"))?;
