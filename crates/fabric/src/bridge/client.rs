@@ -332,6 +332,7 @@ impl Way {
     fn connect_tables(&self) -> Result<TcpStream, String> {
         let (tcp, _) = self.connect()?;
         let greet = || -> io::Result<(u32, Reply<()>)> {
+            pump::detect_loss_in_flight(&tcp)?;
             let greeting = Greeting::new(Role::Tables);
             let greeting = postcard::to_stdvec(&greeting).map_err(io::Error::other)?;
             pump::write_frame(&mut &tcp, &greeting, &mut Vec::new())?;
@@ -344,5 +345,58 @@ impl Way {
             Ok((_, Err(failure))) => Err(failure.why),
             Err(e) => Err(format!("the fabric at {} rejected the bridge: {e}", self.to)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_runtime::UserDir;
+    use rdmux_testing::temp_dir;
+
+    use super::*;
+    use crate::FabricName;
+    use crate::server::{ManagerSetup, Server, Setup};
+
+    /// Makes a connection with this role. Returns it after the answer to its greeting.
+    fn greet(way: &Way, role: Role) -> TcpStream {
+        let (tcp, _) = way.connect().unwrap();
+        // Longer than anything here takes.
+        tcp.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let greeting = postcard::to_stdvec(&Greeting::new(role)).unwrap();
+        pump::write_frame(&mut &tcp, &greeting, &mut Vec::new()).unwrap();
+        assert!(pump::read_frame(&mut &tcp, &mut pump::buffer()).unwrap().is_some());
+        tcp
+    }
+
+    #[test]
+    fn connections_of_a_machine_end_with_its_route_tables_and_not_because_they_are_not_read() {
+        let tmp = temp_dir();
+        let (user, name) = (UserDir::at(tmp.path().join("r")).unwrap(), FabricName::default());
+        let dir = FabricDir::open(&user, &name).unwrap();
+        let listen = Some("127.0.0.1:0".parse().unwrap());
+        let setup = Setup { listen, manager: ManagerSetup::off(), ..Setup::default() };
+        setup.keep(&dir, None).unwrap();
+        let server = Server::new(ServerOptions::new(name, user)).unwrap();
+        let to = server.remote_address().unwrap();
+        let server = thread::spawn(|| server.run());
+        let [first, second] = [1, 2].map(|machine| Way {
+            to,
+            secret: secret::read(&dir).unwrap(),
+            machine: [machine; 16],
+            next: AtomicU64::new(0),
+        });
+        let [tables, _second_tables] = [&first, &second].map(|way| way.connect_tables().unwrap());
+        let [ends, stays] = [&first, &second].map(|way| greet(way, Role::Admin));
+        let timeouts = [&tables, &ends].map(|tcp| sockopt::tcp_user_timeout(tcp).unwrap());
+        assert!(timeouts[0] > 0 && timeouts[1] == 0, "{timeouts:?}");
+        drop(tables);
+        let end = pump::read_frame(&mut &ends, &mut pump::buffer()).map(|frame| frame.is_some());
+        let end = end.map_err(|e| e.kind());
+        assert!(matches!(end, Ok(false) | Err(io::ErrorKind::ConnectionReset)), "{end:?}");
+        let request = postcard::to_stdvec(&AdminRequest::Status).unwrap();
+        pump::write_frame(&mut &stays, &request, &mut Vec::new()).unwrap();
+        assert!(pump::read_frame(&mut &stays, &mut pump::buffer()).unwrap().is_some());
+        greet(&second, Role::Shutdown);
+        server.join().unwrap().unwrap();
     }
 }

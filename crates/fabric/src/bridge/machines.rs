@@ -5,7 +5,7 @@
 //! so no client can claim another origin.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -25,6 +25,8 @@ pub(crate) struct Machine {
     near: IpAddr,
     /// The number of the last update of its hosts' route tables that was sent.
     sequence: AtomicU64,
+    /// Its connections; none once its bridge is gone.
+    connections: Mutex<Option<Vec<Weak<TcpStream>>>>,
 }
 
 impl Machine {
@@ -47,6 +49,29 @@ impl Machine {
     /// Records that an update was sent.
     pub(crate) fn has_updates(&self, sequence: u64) {
         self.sequence.store(sequence, Ordering::Release);
+    }
+
+    /// Adds a connection of its bridge. Returns whether the bridge is still there.
+    pub(super) fn add(&self, tcp: &Arc<TcpStream>) -> bool {
+        let mut connections = self.connections.lock();
+        let Some(all) = connections.as_mut() else { return false };
+        all.retain(|tcp| tcp.strong_count() > 0);
+        all.push(Arc::downgrade(tcp));
+        true
+    }
+
+    /// Ends all connections, because its bridge is gone.
+    pub(super) fn end(&self) {
+        let all = self.connections.lock().take().unwrap_or_default();
+        for tcp in all.iter().filter_map(Weak::upgrade) {
+            // It may have ended by itself.
+            let _ = tcp.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn new(number: u64, far: IpAddr, near: IpAddr) -> Arc<Self> {
+        let (sequence, connections) = (AtomicU64::new(0), Mutex::new(Some(Vec::new())));
+        Arc::new(Self { number, far, near, sequence, connections })
     }
 
     /// Returns whether both are the same machine.
@@ -79,8 +104,7 @@ impl Machines {
         }
         all.last += 1;
         let (far, near) = (far.to_canonical(), near.to_canonical());
-        let machine = Machine { number: all.last, far, near, sequence: AtomicU64::new(0) };
-        let machine = Arc::new(machine);
+        let machine = Machine::new(all.last, far, near);
         all.known.insert(id, Arc::downgrade(&machine));
         Some(machine)
     }
@@ -89,7 +113,7 @@ impl Machines {
     #[cfg(test)]
     pub(crate) fn for_tests() -> Arc<Machine> {
         let ip = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-        Arc::new(Machine { number: 1, far: ip, near: ip, sequence: AtomicU64::new(0) })
+        Machine::new(1, ip, ip)
     }
 
     /// Returns the machine with this number.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rdmux_runtime::socket::{self, MAX_MESSAGE};
 use rustix::net::sockopt;
 
-/// Time without a message after which the other machine counts as gone.
+/// Time without an acknowledgement after which the other machine counts as gone.
 const GONE: Duration = Duration::from_secs(30);
 /// The idle time before a keep-alive probe.
 const QUIET: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// Sets up a connection whose other machine may vanish.
+/// Sets up a connection whose other machine may vanish. TCP detects that soon while nothing is in flight.
 pub(super) fn prepare(tcp: &TcpStream) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     tcp.set_read_timeout(Some(HANDSHAKE))?;
@@ -63,8 +63,14 @@ pub(super) fn prepare(tcp: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(tcp, QUIET)?;
     sockopt::set_tcp_keepintvl(tcp, Duration::from_secs(5))?;
     sockopt::set_tcp_keepcnt(tcp, 4)?;
-    sockopt::set_tcp_user_timeout(tcp, u32::try_from(GONE.as_millis()).unwrap_or(u32::MAX))?;
     Ok(())
+}
+
+/// Makes TCP detect also with data in flight that the other machine has vanished. Only for a connection that is always read: Linux ends it
+/// as well if the other side does not read, although that side acknowledges (tcp(7), `TCP_USER_TIMEOUT`).
+pub(super) fn detect_loss_in_flight(tcp: &TcpStream) -> io::Result<()> {
+    let gone = u32::try_from(GONE.as_millis()).unwrap_or(u32::MAX);
+    Ok(sockopt::set_tcp_user_timeout(tcp, gone)?)
 }
 
 /// Relays messages until either side ends, and then ends the other: `outward` gets those of the Unix socket, with their descriptors, and
@@ -74,10 +80,11 @@ pub(super) fn prepare(tcp: &TcpStream) -> io::Result<()> {
 /// When no thread can be started.
 pub(super) fn run(
     unix: OwnedFd,
-    tcp: TcpStream,
+    tcp: impl Into<Arc<TcpStream>>,
     outward: impl FnMut(&TcpStream, &[u8], Vec<OwnedFd>) -> io::Result<()> + Send + 'static,
     inward: impl FnMut(&OwnedFd, &[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
+    let tcp = tcp.into();
     tcp.set_read_timeout(None)?;
     tcp.set_write_timeout(None)?;
     for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
@@ -226,10 +233,12 @@ mod tests {
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         prepare(&tcp).unwrap();
         assert!(tcp.nodelay().unwrap() && sockopt::socket_keepalive(&tcp).unwrap());
-        // Both while idle, and with data in flight.
+        // While idle, and with data in flight only where it is requested.
         let probes = sockopt::tcp_keepcnt(&tcp).unwrap();
         let silent = sockopt::tcp_keepintvl(&tcp).unwrap() * probes;
         assert!(sockopt::tcp_keepidle(&tcp).unwrap() + silent <= GONE);
+        assert_eq!(sockopt::tcp_user_timeout(&tcp).unwrap(), 0);
+        detect_loss_in_flight(&tcp).unwrap();
         assert_eq!(u128::from(sockopt::tcp_user_timeout(&tcp).unwrap()), GONE.as_millis());
         for timeout in [tcp.read_timeout().unwrap(), tcp.write_timeout().unwrap()] {
             assert_eq!(timeout, Some(HANDSHAKE), "until both have shown the secret");

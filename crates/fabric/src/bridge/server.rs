@@ -15,6 +15,7 @@ use super::machines::{Machines, Preface, Via};
 use super::unproved::{Pending, Unproved};
 use super::{handshake, pump, secret};
 use crate::client::connect_socket;
+use crate::proto::{Greeting, Role};
 use crate::{FabricDir, FabricError};
 
 /// Maximum number of connections from other machines that know the secret.
@@ -137,6 +138,13 @@ fn serve(
     let mut buf = [0; 64];
     let preface = pump::read_frame(&mut timed, &mut buf)?.unwrap_or_default();
     let preface: Preface = socket::decode(preface).map_err(io::Error::other)?;
+    let mut buf = pump::buffer();
+    let Some(greeting) = pump::read_frame(&mut timed, &mut buf)? else { return Ok(()) };
+    let role = Greeting::decode(greeting).map(|greeting| greeting.role);
+    let is_tables = matches!(role, Ok(Role::Tables));
+    if is_tables {
+        pump::detect_loss_in_flight(tcp)?;
+    }
     let Some(tcp) = pending.proved() else { return Err(ErrorKind::ConnectionAborted.into()) };
     let Some(_place) = Place::take(count) else {
         tracing::warn!("a bridge is refused: there are {MAX_CONNECTIONS} connections already");
@@ -145,16 +153,28 @@ fn serve(
     let (far, near) = (tcp.peer_addr()?.ip(), tcp.local_addr()?.ip());
     let machine = machines.of(preface.machine, far, near);
     let machine = machine.ok_or_else(|| io::Error::other("too many machines"))?;
+    let tcp = Arc::new(tcp);
+    if !machine.add(&tcp) {
+        return Err(io::Error::other("its bridge has ended"));
+    }
     let unix = connect_socket(dir, ACCEPT).map_err(io::Error::other)?;
     let unix = unix.ok_or_else(|| io::Error::other("the fabric has ended"))?;
     let via = Via::new(&machine, preface.connection).encode().map_err(io::Error::other)?;
     pump::hand_over(&unix, &via)?;
-    let mut frame = Vec::new();
+    pump::hand_over(&unix, greeting)?;
+    drop(buf);
+    let (its, mut frame) = (Arc::clone(&machine), Vec::new());
     let outward = move |tcp: &TcpStream, message: &[u8], _| {
         // Messages carry the number of the update that preceded them.
         pump::write_numbered(&mut &*tcp, machine.sequence(), message, &mut frame)
     };
-    pump::run(unix, tcp, outward, pump::hand_over)
+    let result = pump::run(unix, tcp, outward, pump::hand_over);
+    if is_tables {
+        // This one is always read, so its end shows that the bridge has ended, or its machine has vanished. The others would notice that
+        // much later, if data is in flight.
+        its.end();
+    }
+    result
 }
 
 /// A claim to one of the allowed connections.
