@@ -11,7 +11,8 @@ use rdmux_fabric::bridge;
 use rdmux_fabric::client::{Attachment, Capture, ConnectOptions, IsSm, admin};
 use rdmux_fabric::proto::mad::{FIRST, MAX_RECORD, decode};
 use rdmux_fabric::proto::{
-    Described, FileReply, FileRequest, Greeting, HostPort, NodeRef, PortRef, Reply, Role,
+    AdminRequest, AttachmentRequest, Described, FileReply, FileRequest, Greeting, HostPort, NodeRef,
+    PortRef, Reply, Role, Status,
 };
 use rdmux_fabric::server::{FIRST_GUID, Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError};
@@ -405,6 +406,55 @@ fn counter_rows_beyond_a_users_share_are_refused_and_counted() {
     drop(other);
     attach_as(0, 6).count_in(0, rows.as_fd()).unwrap();
     assert_eq!(refused(&mut full), 1);
+}
+
+#[test]
+fn counts_are_read_once_a_round_for_a_user_and_others_get_their_turns() {
+    let Some(mut fabric) = fabric_for(&[4001], "switch:2") else { return };
+    fabric.stop();
+    let mut options = ServerOptions::new(fabric.name.clone(), fabric.options.user.clone());
+    options.config = Config { users: vec![4001], ..Config::default() };
+    let server = Server::new(options).unwrap();
+    // They are connected, but not served yet, so that all their messages wait.
+    let connect_as = |uid: u32, messages: Vec<Vec<u8>>| {
+        let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+        as_user(uid, move || {
+            let socket = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
+            for message in &messages {
+                socket::send_bytes(socket.as_fd(), message, &[]).unwrap();
+            }
+            socket
+        })
+    };
+    let greeting = |role: Role| postcard::to_stdvec(&Greeting::new(role)).unwrap();
+    let floods = ["a", "b"].map(|host| {
+        let guid = Guid(u64::from(host.as_bytes()[0]));
+        let attach = Role::Attach { host: host.into(), node_guid: guid, port: HostPort::only() };
+        let refresh = postcard::to_stdvec(&AttachmentRequest::Refresh).unwrap();
+        let refreshes = std::iter::repeat_n(refresh, 60);
+        connect_as(4001, std::iter::once(greeting(attach)).chain(refreshes).collect())
+    });
+    let status = postcard::to_stdvec(&AdminRequest::Status).unwrap();
+    let command = connect_as(0, vec![greeting(Role::Admin), status]);
+    let server = thread::spawn(|| server.run());
+    let (mut buf, mut fds) = (vec![0; socket::MAX_MESSAGE], Vec::new());
+    // The answers to the greeting and the request, before the status itself.
+    for _ in 0..2 {
+        socket::recv_bytes(command.as_fd(), &mut buf, &mut fds).unwrap();
+    }
+    let status = socket::recv_bytes(command.as_fd(), &mut buf, &mut fds).unwrap();
+    let counters = socket::decode::<Status>(status).unwrap().counters;
+    let read = counters.iter().find(|(name, _)| name == "counts_read").unwrap().1;
+    // The fabric accepts one connection in each round, so this is the third or fourth one.
+    assert!((1..8).contains(&read), "{read}");
+    // All of them are answered.
+    for flood in &floods {
+        for _ in 0..61 {
+            socket::recv_bytes(flood.as_fd(), &mut buf, &mut fds).unwrap();
+        }
+    }
+    admin::down(&fabric.options, &fabric.name).unwrap();
+    server.join().unwrap().unwrap();
 }
 
 /// Opens a management interface as a user. Returns its two connections, for requests and for datagrams.

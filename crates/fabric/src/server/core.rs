@@ -1,5 +1,6 @@
 //! The state of the fabric, and what happens when clients connect and leave.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -56,6 +57,12 @@ pub(super) struct Core {
     pub(super) due: Vec<ConnectionId>,
     /// Whether the fabric stays when it has no clients.
     pub(super) stays: bool,
+    /// Whether rows of counts were read in this turn.
+    pub(super) has_read: bool,
+    /// Whether the rows of all hosts were read after the datagrams that are handled now were received.
+    pub(super) is_fresh: bool,
+    /// Users whose connections have their next turn in the next round, because rows of counts were read for them in this one.
+    pub(super) held: BTreeSet<u32>,
     users: Vec<u32>,
     served: bool,
     stopping: bool,
@@ -120,6 +127,9 @@ impl Core {
             scratch: Vec::new(),
             due: Vec::new(),
             stays: options.idle_exit.is_none(),
+            has_read: false,
+            is_fresh: false,
+            held: BTreeSet::new(),
             users: options.config.users.clone(),
             served: false,
             stopping: false,
@@ -169,8 +179,9 @@ impl Core {
         world.into_iter().chain(self.store.due_in()).min()
     }
 
-    /// Handles expired timers.
+    /// Handles expired timers, at the end of a round.
     pub(super) fn handle_time(&mut self) {
+        self.held.clear();
         let now = self.now();
         if self.world.next_timeout().is_some_and(|due| due <= now) {
             let (world, mut programs) = self.world_and_programs();

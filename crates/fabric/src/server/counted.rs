@@ -192,7 +192,8 @@ impl Counts {
         }
     }
 
-    fn read_port(&mut self, subnet: &mut Subnet, port: PortId) {
+    /// Reads only the rows of the host at a port.
+    pub(super) fn read_port(&mut self, subnet: &mut Subnet, port: PortId) {
         let mut in_use = BTreeSet::new();
         let Self { rows, ways, .. } = self;
         for rows in rows.get_mut(&port).into_iter().flat_map(BTreeMap::values_mut) {

@@ -19,6 +19,7 @@ counts! {
     MadsDropped "mads_dropped" "Datagrams and timeouts that were dropped because the program did not read.",
     PortEvents "port_events" "Port events.",
     RowsRefused "rows_refused" "Processes whose packets are not counted, because their user's share is used up.",
+    CountsRead "counts_read" "Times that the rows in which hosts count packets were read, of all hosts or of one.",
     CaptureDrops "capture_drops" "Copies of datagrams that were dropped because the capturing program did not read.",
 }
 

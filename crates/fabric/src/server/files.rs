@@ -249,7 +249,10 @@ impl Core {
     fn send_mad(&mut self, file: FileId, record: UserMad) -> Result<(), Errno> {
         self.files.may_send(file, &record.data)?;
         match MadHeader::parse(&record.data) {
-            Ok(header) if header.mgmt_class == MgmtClass::PERF => self.read_counts(),
+            // If it was read for an earlier one of the datagrams that were received together, it has all packets sent before this one.
+            Ok(header) if header.mgmt_class == MgmtClass::PERF && !self.is_fresh => {
+                self.read_counts();
+            }
             Ok(header)
                 if header.mgmt_class.is_subnet_management()
                     && header.attr_id == PortInfo::ATTR_ID =>

@@ -24,6 +24,7 @@ use rdmux_wire::{Lid, Mtu, Pkey};
 use super::connection::{ConnectionId, Part};
 use super::core::Core;
 use super::counted::Counts;
+use super::counters::Count;
 use super::host_table::{Place, Table};
 use crate::bridge::Machine;
 use crate::proto::TableUpdate;
@@ -501,5 +502,15 @@ impl Core {
         // Those packets were sent by the routes that the tables had.
         self.publish();
         self.published.counts.read(self.world.subnet_mut());
+        (self.has_read, self.is_fresh) = (true, true);
+        self.count(Count::CountsRead);
+    }
+
+    /// Makes the ports count what the host at a port has sent and dropped up to now.
+    pub(super) fn read_counts_of(&mut self, port: PortId) {
+        self.publish();
+        self.published.counts.read_port(self.world.subnet_mut(), port);
+        self.has_read = true;
+        self.count(Count::CountsRead);
     }
 }

@@ -24,14 +24,32 @@ pub(super) fn inbox() -> Inbox {
 }
 
 impl Core {
-    /// Serves a client's messages.
+    /// Serves a client's messages. Reading counts takes long, so a turn ends after that, and the next one of the same user is in the next
+    /// round, unless the user is the owner or root.
     pub(super) fn serve(&mut self, id: ConnectionId) -> Result<(), Ends> {
-        if let Some(Part::Mads(file)) = self.connections.get(id).map(|c| &c.part) {
-            let file = *file;
-            return self.serve_mads(id, file, TURN);
+        let Some(connection) = self.connections.get(id) else { return Ok(()) };
+        let user = connection.uid;
+        if self.held.contains(&user) {
+            return Ok(());
         }
+        self.has_read = false;
+        let result = if let Part::Mads(file) = connection.part {
+            self.serve_mads(id, file, TURN)
+        } else {
+            self.serve_turn(id)
+        };
+        if self.has_read && !is_unlimited(user) {
+            self.held.insert(user);
+        }
+        result
+    }
+
+    fn serve_turn(&mut self, id: ConnectionId) -> Result<(), Ends> {
         let mut buf = std::mem::take(&mut self.buf);
-        let result = (0..TURN).try_for_each(|_| self.serve_one(id, &mut buf));
+        let result = (0..TURN).try_for_each(|_| {
+            self.serve_one(id, &mut buf)?;
+            if self.has_read { Err(Stop::Enough) } else { Ok(()) }
+        });
         self.buf = buf;
         match result {
             Err(Stop::Enough) | Ok(()) => Ok(()),
@@ -93,6 +111,8 @@ impl Core {
             let mut fds = Vec::new();
             let keep = |fd| fds.push(self.closer.foreign(connection.uid, fd));
             served += inbox.receive(&connection.socket, keep).map_err(|_| Ends::Closed)?;
+            // Counts that are read for one of these datagrams include what was sent before any of them.
+            self.is_fresh = false;
             if !fds.is_empty() {
                 return Err(NOT_ASKED_FOR);
             }
@@ -103,7 +123,8 @@ impl Core {
                     None => return Err(Ends::Broke("a message that is too long")),
                 }
             }
-            if !inbox.is_full() {
+            // All of a long list are served if `most` says so, else the turn ends after counts were read.
+            if !inbox.is_full() || self.has_read && most == TURN {
                 break;
             }
         }
@@ -119,6 +140,11 @@ impl Core {
             None => Ok(()),
         }
     }
+}
+
+/// Returns whether a user is the fabric's owner or root.
+fn is_unlimited(user: u32) -> bool {
+    [0, rustix::process::geteuid().as_raw()].contains(&user)
 }
 
 /// The reason why no more messages of a connection are served now.

@@ -14,7 +14,8 @@ impl Core {
     /// not checked: adapters are trusted with that, and a port can only raise its own traps, or those of a switch that drops what it
     /// sends.
     pub(super) fn key_violation(&mut self, id: ConnectionId, port: PortId, violation: &Violation) {
-        self.read_counts();
+        // All counters that such a packet changes are in its host's rows.
+        self.read_counts_of(port);
         self.tell_host_soon(id);
         let Some(view) = self.world.subnet().port(port) else { return };
         let owns = |lid| view.lid().is_unicast() && is_of(view.lid(), view.lmc(), lid);
