@@ -12,9 +12,6 @@ use super::core::{Core, Ends, watch};
 use super::counters::Count;
 use crate::proto::{Failure, PortRef};
 
-/// Maximum number of bytes that wait for a capturing program to read, besides those in its socket.
-const MAX_WAITING: usize = 16 << 20;
-
 /// Length of a datagram's packet in bytes: LRH, GRH, BTH, DETH, 256 bytes, ICRC and VCRC.
 const MAX_PACKET: usize = 8 + 40 + 12 + 8 + 256 + 4 + 2;
 
@@ -81,6 +78,9 @@ impl Core {
         match found {
             Ok(at) => {
                 self.become_part(id, Part::Capture(at));
+                if let Some(connection) = self.connections.get_mut(id) {
+                    connection.out.limit(self.files.unread.none(connection.uid));
+                }
                 self.world.captured().begin(at);
                 self.welcome(id, Ok(()))
             }
@@ -129,10 +129,10 @@ impl Core {
             let Some(connection) = self.connections.get_mut(id) else { continue };
             let mut dropped = 0;
             for (_, frame) in frames.iter().filter(|(at, _)| *at == port) {
-                if connection.out.bytes() + frame.len() > MAX_WAITING {
-                    dropped += 1;
-                } else {
+                if connection.out.has_room(frame.len()) {
                     connection.out.push(frame);
+                } else {
+                    dropped += 1;
                 }
             }
             // The poller reports when a client is gone.

@@ -16,9 +16,8 @@ use super::world::{Reader, World};
 use crate::proto::mad::{self, Came, MAX_RECORD, Reassembly};
 use crate::proto::{Failure, FileReply, FileRequest, PortRef, Reply};
 
-/// Maximum number of bytes that wait for a program to read, besides those in its socket. A single longer
-/// record may wait.
-const MAX_WAITING: usize = 16 << 20;
+/// Maximum number of bytes that wait for programs and captures to read, which users share.
+const MAX_UNREAD: usize = 512 << 20;
 /// Number of bytes from which records are sent before the turn ends.
 const MAX_TURN: usize = 64 << 10;
 
@@ -46,11 +45,14 @@ pub(super) struct Files {
     all: HashMap<FileId, OpenFile>,
     /// The shares of bytes of incomplete records.
     shares: Shares,
+    /// The shares of bytes that programs and captures have not read.
+    pub(super) unread: Shares,
 }
 
 impl Default for Files {
     fn default() -> Self {
-        Self { all: HashMap::new(), shares: Shares::new(MAX_PARTIAL) }
+        let (shares, unread) = (Shares::new(MAX_PARTIAL), Shares::new(MAX_UNREAD));
+        Self { all: HashMap::new(), shares, unread }
     }
 }
 
@@ -106,8 +108,7 @@ impl Reader for Programs<'_> {
         let Some(open) = self.files.all.get_mut(&file) else { return };
         let Some(id) = open.mads else { return };
         let Some(connection) = self.connections.get_mut(id) else { return };
-        let waiting = connection.out.bytes();
-        if waiting > 0 && waiting + mad::HEADER + record.data.len() > MAX_WAITING {
+        if !connection.out.has_room(mad::HEADER + record.data.len()) {
             open.dropped += 1;
             return self.counts.add(Count::MadsDropped);
         }
@@ -161,7 +162,8 @@ impl Core {
             Ok(opened) => opened,
             Err(failure) => return self.welcome::<FileReply>(id, Err(failure)),
         };
-        let file = self.world.open(port);
+        let Some(user) = self.connections.get(id).map(|c| c.uid) else { return Ok(()) };
+        let file = self.world.open(port, user);
         self.serve_port(port);
         let Some(connection) = self.connections.get(id) else { return Ok(()) };
         let (comm, dropped) = (connection.comm(), 0);
@@ -187,6 +189,9 @@ impl Core {
             return self.welcome::<()>(id, Err(Failure::new(libc::EBADF, why)));
         };
         open.mads = Some(id);
+        if let Some(connection) = self.connections.get_mut(id) {
+            connection.out.limit(self.files.unread.none(connection.uid));
+        }
         self.become_part(id, Part::Mads(file));
         self.welcome(id, Ok(()))
     }

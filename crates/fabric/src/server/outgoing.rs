@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rdmux_runtime::Share;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     MMsgHdr, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmmsg, sendmsg,
@@ -19,6 +20,8 @@ pub(super) struct Lost;
 pub(super) struct Outgoing {
     waiting: VecDeque<Message>,
     bytes: usize,
+    /// The user's share of the bytes that are queued here, if they are limited.
+    share: Option<Share>,
     /// Whether the socket was full at the last attempt. Then the next one waits until it has room.
     full: bool,
 }
@@ -29,6 +32,11 @@ struct Message {
     bytes: Box<[u8]>,
     fd: Option<OwnedFd>,
 }
+
+/// Maximum number of bytes that are queued for a client, besides those in its socket, if they are limited.
+const MAX_WAITING: usize = 16 << 20;
+/// Number of these bytes that every client may have, whatever others of its user have.
+const FREE: usize = 64 << 10;
 
 /// Maximum number of messages that one call sends.
 const AT_ONCE: usize = 32;
@@ -45,6 +53,24 @@ impl Outgoing {
         self.try_flush(socket)
     }
 
+    /// Limits what is queued, within the share of its user.
+    pub(super) fn limit(&mut self, share: Share) {
+        self.share = Some(share);
+    }
+
+    /// Returns whether another record of `len` bytes may be queued.
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        let total = self.bytes.saturating_add(len);
+        let has_share = || self.share.as_ref().is_none_or(|share| share.check(len).is_ok());
+        (self.bytes == 0 || total <= MAX_WAITING) && (total <= FREE || has_share())
+    }
+
+    fn charge(&mut self) {
+        if let Some(share) = &mut self.share {
+            share.set(self.bytes);
+        }
+    }
+
     /// Queues a message.
     pub(super) fn push(&mut self, message: &[u8]) {
         self.push_with(message, None);
@@ -53,6 +79,7 @@ impl Outgoing {
     fn push_with(&mut self, message: &[u8], fd: Option<OwnedFd>) {
         self.bytes += message.len();
         self.waiting.push_back(Message { bytes: message.into(), fd });
+        self.charge();
     }
 
     /// Sends queued messages, as many as the socket takes, unless it was full.
@@ -72,6 +99,7 @@ impl Outgoing {
             for message in self.waiting.drain(..went) {
                 self.bytes -= message.bytes.len();
             }
+            self.charge();
         }
         Ok(())
     }
@@ -151,6 +179,35 @@ mod tests {
         assert!(out.is_empty() && out.bytes() == 0);
         drop(theirs);
         assert_eq!(out.send(&ours, b"x", None), Err(Lost));
+    }
+
+    #[test]
+    fn queued_records_are_within_the_share_of_their_user() {
+        let shares = rdmux_runtime::Shares::of(1000, 2 * MAX_WAITING);
+        let (ours, theirs) = socket::pair().unwrap();
+        let make = |user| {
+            let mut out = Outgoing::default();
+            out.limit(shares.none(user));
+            out
+        };
+        let [mut first, mut second, mut third] = [1, 1, 1000].map(make);
+        assert!(first.has_room(MAX_WAITING), "a single one may be long");
+        let record = vec![7; MAX_WAITING / 2];
+        for _ in 0..2 {
+            assert!(first.has_room(record.len()));
+            first.push(&record);
+            third.push(&record);
+        }
+        assert!(![&first, &third].iter().any(|out| out.has_room(1)), "too much for a connection");
+        assert!(second.has_room(FREE) && !second.has_room(FREE + 1));
+        second.push(&record[..FREE]);
+        assert!(!second.has_room(1));
+        assert!(make(1000).has_room(2 * MAX_WAITING) && make(2).has_room(MAX_WAITING / 4));
+        drop(first);
+        assert!(second.has_room(record.len()));
+        second.flush(&ours).unwrap();
+        assert!(make(1).has_room(MAX_WAITING));
+        drop((second, theirs));
     }
 
     #[test]

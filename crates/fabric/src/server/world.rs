@@ -1,13 +1,15 @@
 //! The subnet and the programs' agents, and the passing of datagrams between them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
+use rdmux_runtime::{Share, Shares};
 use rdmux_subnet::manager::{Event, Manager};
 use rdmux_subnet::partitions::Partitions;
 use rdmux_subnet::umad::{
     Config, Errno, FileId, Ports, Registration, Umad, UmadSink, Unsent, UserMad,
 };
 use rdmux_subnet::{MadPacket, PortEvent, PortId, Sink, Subnet, Time};
+use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Gid, Lid, Pkey};
 
 use super::captures::Captured;
@@ -18,6 +20,9 @@ use super::manager::{self, Managed};
 pub(super) struct World {
     subnet: Subnet,
     umad: Umad,
+    /// The shares of the bytes of unfinished sends and incoming messages, and those of the programs' files.
+    shares: Shares,
+    charged: HashMap<FileId, Share>,
     /// Datagrams from the subnet for agents.
     arrived: VecDeque<(PortId, MadPacket)>,
     /// Output of agents for the subnet and the embedded manager.
@@ -28,6 +33,10 @@ pub(super) struct World {
     events: Vec<(PortId, PortEvent)>,
     captured: Captured,
 }
+
+/// Maximum number of bytes of all programs' unfinished sends and incoming messages, which users share. One file may have half of a user's
+/// share in sends, and as much in incoming messages.
+const MAX_UNFINISHED: usize = 1 << 30;
 
 /// The output of the agents.
 #[derive(Debug, Default)]
@@ -63,6 +72,8 @@ impl World {
         Self {
             subnet,
             umad: Umad::new(Config::default()),
+            shares: Shares::new(MAX_UNFINISHED),
+            charged: HashMap::new(),
             arrived: VecDeque::new(),
             sent: FromPrograms::default(),
             managed: None,
@@ -158,20 +169,46 @@ impl World {
         file: FileId,
         mad: UserMad,
     ) -> Result<(), Errno> {
+        self.check_share(file, &mad)?;
         let mut sink = FromAgents { sent: &mut self.sent, reader };
         self.umad.write(now, file, mad, &Tables(&self.subnet), &mut sink)?;
+        self.charge();
         self.carry(reader, now);
         Ok(())
     }
 
-    /// Checks whether a program may send this.
-    pub(super) fn check_write(&self, file: FileId, mad: &UserMad) -> Result<(), Errno> {
-        self.umad.check_write(file, mad, &Tables(&self.subnet))
+    /// Checks whether the user's share has room for a datagram that is kept until it is answered or acknowledged.
+    fn check_share(&self, file: FileId, mad: &UserMad) -> Result<(), Errno> {
+        let (len, share) = (mad.data.len(), self.charged.get(&file));
+        let is_kept = mad.timeout_ms > 0 || len > MAD_LEN;
+        let has_room = share.is_none_or(|share| share.check(len.max(MAD_LEN)).is_ok());
+        if has_room || !is_kept { Ok(()) } else { Err(Errno::NoMem) }
     }
 
-    /// Opens the management interface of a port for a program.
-    pub(super) fn open(&mut self, port: PortId) -> FileId {
-        self.umad.open(port)
+    /// Adjusts the users' shares to what files keep now. What others send to a user whose share is used up is dropped while it is
+    /// incomplete.
+    fn charge(&mut self) {
+        while let Some((file, bytes)) = self.umad.take_changed() {
+            let Some(share) = self.charged.get_mut(&file) else { continue };
+            let is_more = bytes > share.count();
+            share.set(bytes);
+            if is_more && share.check(0).is_err() {
+                self.umad.drop_incoming(file);
+            }
+        }
+    }
+
+    /// Checks whether a program may send this.
+    pub(super) fn check_write(&self, file: FileId, mad: &UserMad) -> Result<(), Errno> {
+        self.umad.check_write(file, mad, &Tables(&self.subnet))?;
+        self.check_share(file, mad)
+    }
+
+    /// Opens the management interface of a port for a program of this user.
+    pub(super) fn open(&mut self, port: PortId, user: u32) -> FileId {
+        let file = self.umad.open(port);
+        self.charged.insert(file, self.shares.none(user));
+        file
     }
 
     /// Opens a port for a manager, which sets its IsSM bit.
@@ -190,6 +227,7 @@ impl World {
     /// Closes a program's file of either kind.
     pub(super) fn close(&mut self, reader: &mut impl Reader, now: Time, file: FileId) {
         self.umad.close(file, &mut FromAgents { sent: &mut self.sent, reader });
+        self.charged.remove(&file);
         self.carry(reader, now);
     }
 
@@ -198,7 +236,9 @@ impl World {
     }
 
     pub(super) fn unregister(&mut self, file: FileId, agent: u32) -> Result<(), Errno> {
-        self.umad.unregister(file, agent)
+        let result = self.umad.unregister(file, agent);
+        self.charge();
+        result
     }
 
     pub(super) fn next_timeout(&self) -> Option<Time> {
@@ -209,6 +249,7 @@ impl World {
 
     pub(super) fn handle_timeout(&mut self, reader: &mut impl Reader, now: Time) {
         self.umad.handle_timeout(now, &mut FromAgents { sent: &mut self.sent, reader });
+        self.charge();
         let mut sink = FromSubnet {
             arrived: &mut self.arrived,
             events: &mut self.events,
@@ -276,6 +317,7 @@ impl World {
                 }
                 let mut sink = FromAgents { sent: &mut self.sent, reader };
                 self.umad.arrived(now, port, &packet, &Tables(&self.subnet), &mut sink);
+                self.charge();
             } else {
                 break;
             }
@@ -375,6 +417,7 @@ mod tests {
         world: World,
         read: Records,
         now: Time,
+        tid: u64,
     }
 
     #[derive(Default)]
@@ -394,7 +437,7 @@ mod tests {
                 Subnet::new(&shape.topology(Guid(0x1000)), rdmux_subnet::Config::default());
             let mut world = World { umad: Umad::new(config), ..World::new(subnet) };
             world.start_manager(manager::Config::default(), Partitions::default());
-            let mut net = Self { world, read: Records::default(), now: Time::ZERO };
+            let mut net = Self { world, read: Records::default(), now: Time::ZERO, tid: 0 };
             while !net.world.manager().is_some_and(Manager::is_up) {
                 net.pass();
             }
@@ -417,7 +460,7 @@ mod tests {
 
         /// Opens a program that queries administration and acknowledges nothing.
         fn program(&mut self, node: u32, methods: u128) -> FileId {
-            let file = self.world.open(PortId { node: NodeId(node), number: 1 });
+            let file = self.world.open(PortId { node: NodeId(node), number: 1 }, 0);
             let what = Registration { methods, rmpp_version: 0, ..Service::REGISTRATION };
             self.world.register(file, &what).unwrap();
             file
@@ -441,6 +484,38 @@ mod tests {
             self.read.0.clear();
             count
         }
+    }
+
+    #[test]
+    fn unfinished_sends_and_incoming_messages_of_a_user_are_within_its_share() {
+        let mut net = Net::up("switch:4", Config::default());
+        net.world.shares = Shares::of(1000, 16 * MAD_LEN);
+        let [one, two, other, owners] = [(1, 1), (2, 1), (3, 2), (3, 1000)]
+            .map(|(node, user)| net.world.open(PortId { node: NodeId(node), number: 1 }, user));
+        for file in [one, two, other, owners] {
+            let what = Registration { methods: 0, rmpp_version: 0, ..Service::REGISTRATION };
+            net.world.register(file, &what).unwrap();
+        }
+        // Requests to a LID that no port has.
+        let ask = |net: &mut Net, file: FileId, timeout_ms: u32| {
+            let mut mad = SaMad::new(Method::GET, NodeRecord::ATTR_ID, &[]);
+            net.tid += 1;
+            mad.header.tid = net.tid;
+            let (data, address) = (mad.to_bytes().to_vec(), UserAddress::gsi(Lid(0xb000)));
+            let mad = UserMad { agent: 0, status: 0, timeout_ms, retries: 0, address, data };
+            net.world.check_write(file, &mad)?;
+            net.world.write(&mut net.read, net.now, file, mad)
+        };
+        let accepted =
+            |net: &mut Net, file| (0..20).take_while(|_| ask(net, file, 1000).is_ok()).count();
+        assert_eq!((accepted(&mut net, one), accepted(&mut net, two)), (8, 0));
+        assert_eq!((accepted(&mut net, other), accepted(&mut net, owners)), (4, 20));
+        let now = net.now;
+        net.world.close(&mut net.read, now, other);
+        net.settle();
+        assert_eq!(accepted(&mut net, two), 8, "the others have timed out");
+        assert_eq!(ask(&mut net, one, 1000), Err(Errno::NoMem));
+        ask(&mut net, one, 0).expect("nothing is kept");
     }
 
     #[test]

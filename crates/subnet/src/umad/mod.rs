@@ -41,7 +41,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use rdmux_transport::timers::{Deadline, Timers};
 use rdmux_wire::Qpn;
@@ -121,6 +121,8 @@ pub struct Umad {
     turn: FileId,
     next_file: u64,
     next_agent: AgentNumber,
+    /// Files whose number of bytes has changed since the driver asked.
+    changed: BTreeSet<FileId>,
     counters: Counters,
 }
 
@@ -134,6 +136,8 @@ struct File {
     sends: Sends,
     incoming: Reassembly<(AgentNumber, Peer), Envelope>,
     deadline: Deadline,
+    /// The bytes of its unfinished sends and incoming messages at the last change.
+    bytes: usize,
 }
 
 /// A registered agent.
@@ -165,6 +169,7 @@ impl Umad {
             turn: FileId(0),
             next_file: 1,
             next_agent: 1,
+            changed: BTreeSet::new(),
             counters: Counters::default(),
         }
     }
@@ -179,6 +184,7 @@ impl Umad {
             sends: Sends::default(),
             incoming: Reassembly::new(self.config.incoming),
             deadline: Deadline::default(),
+            bytes: 0,
         };
         self.files.insert(id, file);
         id
@@ -205,6 +211,7 @@ impl Umad {
             sink.set_is_sm(port, false);
         }
         self.remove_agents(file);
+        self.changed.remove(&file);
         if let Some(mut closed) = self.files.remove(&file) {
             self.timers.clear(&mut closed.deadline, file);
         }
@@ -283,6 +290,22 @@ impl Umad {
         self.files.get(&file).map_or(0, |f| f.sends.len())
     }
 
+    /// Returns a file whose bytes of unfinished sends and incoming messages have changed since the last call that returned it, and their
+    /// present number; none if there is no other. A driver that limits several files together asks after each call.
+    pub fn take_changed(&mut self) -> Option<(FileId, usize)> {
+        let file = self.changed.pop_first()?;
+        Some((file, self.files.get(&file)?.bytes))
+    }
+
+    /// Drops what has come of the incoming messages of a file, for lack of memory. Their senders get no acknowledgement, and give up or
+    /// begin again.
+    pub fn drop_incoming(&mut self, file: FileId) {
+        if let Some(open) = self.files.get_mut(&file) {
+            open.incoming.retain(|_| false);
+            self.settle(file);
+        }
+    }
+
     /// Returns the counters.
     pub const fn counters(&self) -> &Counters {
         &self.counters
@@ -323,9 +346,14 @@ impl Umad {
         }
     }
 
-    /// Schedules service of a file at its earliest timer.
+    /// Schedules service of a file at its earliest timer, after a change of its sends or incoming messages.
     fn settle(&mut self, file: FileId) {
         let Some(open) = self.files.get_mut(&file) else { return };
+        let bytes = open.sends.bytes() + open.incoming.bytes();
+        if bytes != open.bytes {
+            open.bytes = bytes;
+            self.changed.insert(file);
+        }
         let next = [open.sends.next_timeout(), open.incoming.next_timeout()];
         match next.into_iter().flatten().min() {
             Some(at) if open.deadline.at() == Some(at) => {}
