@@ -37,23 +37,35 @@ impl<'a> Line<'a> {
 
 /// Calls `each` for every line that has words and is not a comment. Unreadable lines are reported.
 pub(crate) fn each_line(
-    mut input: impl BufRead,
+    input: impl BufRead,
     problems: &mut Reporter<'_>,
     mut each: impl FnMut(Line<'_>, &mut Reporter<'_>),
+) {
+    each_raw_line(input, problems, |number, bytes, problems| {
+        match checked(number, bytes, problems).map(str::from_utf8) {
+            Some(Ok(text)) => each(Line { number, text }, problems),
+            Some(Err(_)) => problems.error(number, "the line is not UTF-8"),
+            None => {}
+        }
+    });
+}
+
+/// Calls `each` for every line, with its number and at least the beginning of its bytes.
+pub(crate) fn each_raw_line(
+    mut input: impl BufRead,
+    problems: &mut Reporter<'_>,
+    mut each: impl FnMut(u32, &[u8], &mut Reporter<'_>),
 ) {
     let mut bytes = Vec::new();
     for number in 1..=u32::MAX {
         bytes.clear();
         match next_line(&mut input, &mut bytes) {
             Ok(0) => return,
-            Ok(_) => {}
+            Ok(_) => each(number, &bytes, problems),
             Err(e) => {
                 return problems
                     .error(number, format!("cannot read the file from this line on: {e}"));
             }
-        }
-        if let Some(text) = checked(number, &bytes, problems) {
-            each(Line { number, text }, problems);
         }
     }
 }
@@ -67,7 +79,13 @@ fn next_line(input: &mut impl BufRead, bytes: &mut Vec<u8>) -> std::io::Result<u
     Ok(read)
 }
 
-fn checked<'a>(number: u32, bytes: &'a [u8], problems: &mut Reporter<'_>) -> Option<&'a str> {
+/// Returns the line without blanks at its end, unless it has no words, is a comment or is too long. Long lines and comments that
+/// ibacm does not recognize are reported.
+pub(crate) fn checked<'a>(
+    number: u32,
+    bytes: &'a [u8],
+    problems: &mut Reporter<'_>,
+) -> Option<&'a [u8]> {
     let bytes = bytes.trim_ascii_end();
     if bytes.is_empty() || bytes.starts_with(b"#") {
         return None;
@@ -76,11 +94,7 @@ fn checked<'a>(number: u32, bytes: &'a [u8], problems: &mut Reporter<'_>) -> Opt
         problems.error(number, format!("the line is longer than {MAX_LINE} bytes"));
         return None;
     }
-    let Ok(text) = str::from_utf8(bytes) else {
-        problems.error(number, "the line is not UTF-8");
-        return None;
-    };
-    if text.trim_ascii_start().starts_with('#') {
+    if bytes.trim_ascii_start().starts_with(b"#") {
         problems.warning(
             number,
             "a comment; ibacm recognizes comments only with # in the first column",
@@ -91,7 +105,7 @@ fn checked<'a>(number: u32, bytes: &'a [u8], problems: &mut Reporter<'_>) -> Opt
         let what = format!("ibacm splits lines of more than {IBACM_LINE} bytes");
         problems.warning(number, what);
     }
-    Some(text)
+    Some(bytes)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use rdmux_wire::{Guid, Lid, Mtu};
 
 use crate::Report;
 use crate::addresses::quoted;
-use crate::lines::{Line, each_line};
+use crate::lines::{Line, checked, each_raw_line};
 use crate::problem::Reporter;
 
 /// A port, as a section's heading names it.
@@ -56,7 +56,17 @@ pub fn parse(name: &str, input: impl BufRead, local: &[DumpedPort]) -> (Routes, 
     let mut problems = Reporter::new(name);
     let mut dump =
         Dump { local, section: Section::None, ports: BTreeMap::new(), routes: Routes::default() };
-    each_line(input, &mut problems, |line, problems| dump.take(line, problems));
+    each_raw_line(input, &mut problems, |number, bytes, problems| {
+        // Also a heading that is too long ends the section before it.
+        if KINDS.iter().any(|kind| bytes.trim_ascii_start().starts_with(kind.as_bytes())) {
+            dump.section = Section::Other;
+        }
+        if let Some(bytes) = checked(number, bytes, problems) {
+            // Each host chooses its description in headings, which may be any bytes.
+            let text = String::from_utf8_lossy(bytes);
+            dump.take(Line { number, text: &text }, problems);
+        }
+    });
     (dump.finish(), problems.finish())
 }
 
@@ -100,7 +110,6 @@ impl Dump<'_> {
     }
 
     fn heading(&mut self, rest: &str) -> Result<(), String> {
-        self.section = Section::Other;
         let port = heading(rest)?;
         let guid = *self.ports.entry(port.base_lid).or_insert(port.guid);
         if guid != port.guid {
@@ -217,6 +226,25 @@ Channel Adapter 0x0000000000000022, base LID 2, \"node2\"
         assert_eq!(of, right);
         let other = DumpedPort { base_lid: Lid(2), ..LOCAL };
         assert_eq!(parse("dump", DUMP.as_bytes(), &[other]).0, Routes::default());
+    }
+
+    #[test]
+    fn heading_with_any_description_ends_the_section_before_it() {
+        let local = b"Channel Adapter 0x11, base LID 1, \"n\xe91\"\n0x0002 : 3 : 4 : 3\n";
+        let long = [b'x'; 2000];
+        for (description, errors) in [(&b"n\xe92"[..], 0), (&b"\xff\xff"[..], 0), (&long, 1)] {
+            let other = b"Channel Adapter 0x22, base LID 2, \"";
+            let dump = [&local[..], other, description, b"\"\n0x0002 : 9 : 1 : 2\n"].concat();
+            let (routes, report) = parse("dump", &dump[..], &[LOCAL]);
+            let right = Route {
+                guid: (errors == 0).then_some(Guid(0x22)),
+                sl: 3,
+                mtu: Mtu::M2048,
+                rate: Rate::GBPS_10,
+            };
+            assert_eq!(routes.of[&LOCAL].get(&Lid(2)), Some(&right), "{report}");
+            assert_eq!((report.errors(), report.warnings()), (errors, 0), "{report}");
+        }
     }
 
     #[test]
