@@ -26,6 +26,9 @@ use crate::{Error, Reply, Shared, Target};
 /// does not.
 const PIPELINED: usize = 128;
 const CONNECTIONS: usize = 8;
+/// The number of connections in a row that a service closes with several requests unanswered, from which on it is taken for
+/// one that accepts one request at a time. The first may have been closed by a restart.
+const REFUSALS: u8 = 2;
 /// The maximum time of a wait, because epoll_wait(2) cannot wait longer than 24 days.
 const LONGEST: Duration = Duration::from_secs(3600);
 /// The event data of the timer; that of a connection is its key.
@@ -48,8 +51,9 @@ pub struct Requests {
     next_key: u64,
     table: Table,
     done: VecDeque<(RequestId, Result<Reply, Error>)>,
-    /// Whether a connection carries several requests.
-    is_pipelined: bool,
+    /// For each target, how many connections in a row it has closed with several requests unanswered, without proof that it accepts
+    /// several.
+    refusals: Vec<u8>,
     /// Time until which the service is too busy to accept connections.
     busy: Option<Instant>,
     /// Connections with requests that [`process`](Self::process) will send together.
@@ -63,8 +67,12 @@ struct Link {
     /// The index of the target that it leads to.
     target: usize,
     is_connected: bool,
-    /// Whether the connection has carried an answer.
-    has_answered: bool,
+    /// Whether the connection carries several requests at a time.
+    is_pipelined: bool,
+    /// The number of calls that sent requests. A service that accepts one at a time answers at most one for each.
+    sent: u64,
+    /// The number of requests that were answered.
+    answered: u64,
     /// Whether the connection gets no more requests.
     is_stale: bool,
     /// Whether the poller waits for the connection to be writable.
@@ -82,7 +90,7 @@ impl Requests {
         let targets: Vec<_> = targets.into_iter().collect();
         let places = targets.first().and_then(Target::places);
         Ok(Self {
-            is_pipelined: places.is_some(),
+            refusals: vec![0; targets.len()],
             shared: places.map(|places| Shared::new(places.paths())),
             targets,
             poller: Poller::new()?,
@@ -237,9 +245,7 @@ impl Requests {
     /// Assigns waiting requests to connections that accept one, and connects if none exists.
     fn dispatch(&mut self) {
         while self.busy.is_none() && self.table.is_waiting() {
-            let most = if self.is_pipelined { PIPELINED } else { 1 };
-            let takes = |link: &&mut Link| !link.is_stale && link.asked.len() < most;
-            let free = self.links.iter_mut().find(|(_, link)| takes(link));
+            let free = self.links.iter().find(|(_, link)| link.takes_request());
             let Some(key) = free.map(|(key, _)| *key).or_else(|| self.connect(0)) else { break };
             let (Some(link), Some((id, pending))) = (self.links.get_mut(&key), self.table.take())
             else {
@@ -247,7 +253,9 @@ impl Requests {
             };
             link.connection.put(&pending.request);
             link.asked.push(id);
-            if link.asked.len() > 1 {
+            // After a connection that looked like a refusal, requests are sent together, so that their answers are a proof.
+            let is_doubted = link.is_pipelined && self.refusals[link.target] > 0;
+            if link.asked.len() > 1 || is_doubted && self.table.is_waiting() {
                 if self.unsent.last() != Some(&key) {
                     self.unsent.push(key);
                 }
@@ -262,7 +270,7 @@ impl Requests {
     /// Sends the queued bytes of a connection.
     fn flush(&mut self, key: u64) {
         let Some(link) = self.links.get_mut(&key) else { return };
-        match link.connection.send() {
+        match link.send() {
             Ok(()) => self.watch(key),
             // Answers that it sent before can still be received.
             Err(_) => self.progress(key),
@@ -280,23 +288,16 @@ impl Requests {
 
     /// Opens a new connection, within the limit, to the first target from `from` on that is running.
     fn connect(&mut self, from: usize) -> Option<u64> {
-        let most = if self.is_pipelined { 1 } else { CONNECTIONS };
-        if self.links.values().filter(|link| !link.is_stale).count() >= most {
+        let mut open = self.links.values().filter(|link| !link.is_stale);
+        if open.clone().any(|link| link.is_pipelined) || open.nth(CONNECTIONS - 1).is_some() {
             return None;
         }
         let (target, fd, is_connected) = match connect(&self.targets, from) {
-            Ok((at, connecting)) => {
-                // ibacm has no such socket, and takes one request at a time.
-                let shares = |target: &Target| target.places().is_some_and(|p| p.paths().exists());
-                self.is_pipelined &= self.targets.get(at).is_some_and(shares);
-                match connecting {
-                    Connecting::Done(fd) => (at, fd, true),
-                    Connecting::Wait(fd) => (at, fd, false),
-                    Connecting::Busy => {
-                        self.busy = Instant::now().checked_add(BUSY);
-                        return None;
-                    }
-                }
+            Ok((at, Connecting::Done(fd))) => (at, fd, true),
+            Ok((at, Connecting::Wait(fd))) => (at, fd, false),
+            Ok((_, Connecting::Busy)) => {
+                self.busy = Instant::now().checked_add(BUSY);
+                return None;
             }
             Err(e) => {
                 self.fail_waiting(&e);
@@ -309,12 +310,16 @@ impl Requests {
             self.fail_waiting(&e);
             return None;
         }
+        // ibacm has no such socket, and takes one request at a time. A service that was killed leaves it.
+        let shares = self.targets[target].places().is_some_and(|places| places.paths().exists());
         let connection = Connection::new(fd);
         let link = Link {
             connection,
             target,
             is_connected,
-            has_answered: false,
+            is_pipelined: shares && self.refusals[target] < REFUSALS,
+            sent: 0,
+            answered: 0,
             is_stale: false,
             wants_out: true,
             asked: Vec::new(),
@@ -334,11 +339,15 @@ impl Requests {
     /// Sends and receives as much as a connection allows.
     fn progress(&mut self, key: u64) {
         let Some(link) = self.links.get_mut(&key) else { return };
-        match link.exchange(&mut |tid, answer| {
+        let outcome = link.exchange(&mut |tid, answer| {
             if self.table.remove(tid).is_some() {
                 self.done.push_back((RequestId(tid), answer));
             }
-        }) {
+        });
+        if link.has_accepted_several() {
+            self.refusals[link.target] = 0;
+        }
+        match outcome {
             Ok(()) if link.is_stale && link.asked.is_empty() => drop(self.links.remove(&key)),
             Ok(()) => self.watch(key),
             Err(error) => self.fail(key, &error),
@@ -357,13 +366,23 @@ impl Requests {
             }
             return;
         }
+        let was_closed = *error == Error::Closed;
         // A service that takes one request at a time closes the connection when it gets two.
-        let were_many = self.is_pipelined && link.asked.len() > 1 && *error == Error::Closed;
-        self.is_pipelined &= !were_many;
+        let was_refusal =
+            was_closed && link.is_pipelined && link.asked.len() > 1 && !link.has_accepted_several();
         // A restart closes all idle connections, and each may be assigned a request.
-        let was_kept = !self.is_pipelined && link.has_answered;
+        let was_kept = !link.is_pipelined && link.answered > 0;
+        if was_refusal {
+            self.refusals[link.target] = self.refusals[link.target].saturating_add(1);
+        } else if was_closed
+            && was_kept
+            && self.links.values().all(|other| other.target != link.target)
+        {
+            // After a restart it may be another service.
+            self.refusals[link.target] = 0;
+        }
         for id in link.asked {
-            if *error == Error::Closed && self.table.again(id, !were_many && !was_kept) {
+            if was_closed && self.table.again(id, !was_refusal && !was_kept) {
                 continue;
             }
             if self.table.remove(id).is_some() {
@@ -376,7 +395,7 @@ impl Requests {
     /// service was too slow for this one.
     fn leave(&mut self, id: u64, was_late: bool) {
         for link in self.links.values_mut().filter(|link| link.asked.contains(&id)) {
-            link.is_stale |= was_late || !self.is_pipelined;
+            link.is_stale |= was_late || !link.is_pipelined;
             link.asked.retain(|asked| *asked != id);
         }
         self.links.retain(|_, link| !link.is_stale || !link.asked.is_empty());
@@ -421,6 +440,23 @@ impl Requests {
 }
 
 impl Link {
+    /// Returns whether the connection accepts another request.
+    fn takes_request(&self) -> bool {
+        let most = if self.is_pipelined { PIPELINED } else { 1 };
+        !self.is_stale && self.asked.len() < most
+    }
+
+    /// Returns whether the answers prove that the service accepts several requests at a time.
+    fn has_accepted_several(&self) -> bool {
+        self.answered > self.sent
+    }
+
+    /// Sends as much of the queued requests as the connection accepts.
+    fn send(&mut self) -> Result<(), Error> {
+        self.sent += u64::from(self.connection.is_sending());
+        self.connection.send()
+    }
+
     fn exchange(&mut self, take: &mut impl FnMut(u64, Result<Reply, Error>)) -> Result<(), Error> {
         if !self.is_connected {
             self.is_connected = is_connected(self.connection.fd())?;
@@ -428,13 +464,13 @@ impl Link {
                 return Ok(());
             }
         }
-        let sent = self.connection.send();
+        let sent = self.send();
         let was_all = self.connection.receive()?;
         while let Some((tid, answer)) = self.connection.take()? {
             // An answer to a request that was not sent here is ignored.
             if let Some(at) = self.asked.iter().position(|asked| *asked == tid) {
                 self.asked.swap_remove(at);
-                self.has_answered = true;
+                self.answered += 1;
                 take(tid, answer);
             }
         }

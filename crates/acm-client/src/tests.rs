@@ -694,6 +694,41 @@ fn service_that_takes_one_request_at_a_time_gets_no_more() {
 }
 
 #[test]
+fn connection_carries_many_requests_also_after_the_service_has_closed_one_that_did() {
+    const MANY: u16 = 20;
+    const ROUNDS: u16 = 4;
+    for before in [0, 5] {
+        let (_dir, places) = places();
+        let (_table, _offer) = offered(&places);
+        serve(&places, move |n, mut stream| {
+            let take = |stream: &mut UnixStream, count: u16| -> Vec<_> {
+                (0..count).map_while(|_| request(stream)).collect()
+            };
+            let give = |stream: &mut UnixStream, requests: &[Request]| {
+                requests.iter().for_each(|request| stream.write_all(&answer(request)).unwrap());
+            };
+            // Those that the connection before has left unanswered arrive together.
+            if n > 0 {
+                let left = take(&mut stream, MANY - before);
+                give(&mut stream, &left);
+            }
+            let asked = take(&mut stream, MANY);
+            give(&mut stream, &asked[..asked.len().min(before.into())]);
+        });
+        let mut requests = requests(&places);
+        for round in 0..ROUNDS {
+            let ids: Vec<_> =
+                (10..10 + MANY).map(|n| (n, requests.start(&query(n), LONG))).collect();
+            for _ in 0..MANY {
+                let (id, reply) = requests.wait(LONG).unwrap();
+                let (n, _) = ids.iter().find(|(_, asked)| *asked == id).unwrap();
+                assert_eq!(reply, Ok(Reply::Paths(paths(*n))), "{before} {round}");
+            }
+        }
+    }
+}
+
+#[test]
 fn cancelled_request_is_not_answered_and_leaves_the_others() {
     let (_dir, places) = places();
     serve(&places, |_, mut stream| {
