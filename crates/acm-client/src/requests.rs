@@ -41,7 +41,7 @@ pub struct RequestId(pub u64);
 /// Any number of concurrent requests, with a descriptor that is readable when [`next`](Self::next) has work.
 ///
 /// A request ends within its timeout, whatever the service does. After fork(2), a child sends its requests again over its own connections.
-/// Its descriptor has the same number.
+/// Its descriptor has the same number. If no descriptors are left for the child, its requests fail.
 #[derive(Debug)]
 pub struct Requests {
     targets: Vec<Target>,
@@ -292,6 +292,10 @@ impl Requests {
         if open.clone().any(|link| link.is_pipelined) || open.nth(CONNECTIONS - 1).is_some() {
             return None;
         }
+        if let Err(e) = self.poller.renew() {
+            self.fail_waiting(&e);
+            return None;
+        }
         let (target, fd, is_connected) = match connect(&self.targets, from) {
             Ok((at, Connecting::Done(fd))) => (at, fd, true),
             Ok((at, Connecting::Wait(fd))) => (at, fd, false),
@@ -411,7 +415,7 @@ impl Requests {
     }
 
     fn set_timer(&mut self) {
-        if !self.poller.is_watched() {
+        if !self.poller.is_watched() || self.poller.is_foreign {
             return;
         }
         let wake = if self.done.is_empty() && self.unsent.is_empty() {
@@ -424,10 +428,10 @@ impl Requests {
 
     /// Replaces the connections and the poller after a fork, because they are the parent's.
     fn come_back_from_fork(&mut self) {
-        if self.poller.process == rustix::process::getpid() {
+        if self.poller.is_ours() {
             return;
         }
-        self.poller.renew();
+        // This process's copies of the sockets are closed first, so that there are descriptors for a new poller.
         for (_, link) in self.links.drain() {
             for id in link.asked {
                 self.table.again(id, false);
@@ -435,6 +439,8 @@ impl Requests {
         }
         self.busy = None;
         self.unsent.clear();
+        // If that fails, so do the requests, which cannot be sent: a connection must not be added to the parent's poller.
+        let _ = self.poller.renew();
         self.dispatch();
     }
 }
@@ -492,6 +498,8 @@ struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
     process: Pid,
+    /// Whether the descriptors are still the parent's, after fork(2), because none were left for others.
+    is_foreign: bool,
     /// Whether the program has the descriptor, and may wait until it is readable. Otherwise the timer is not set.
     is_watched: AtomicBool,
     /// The current setting of the timer, once it has been set.
@@ -513,7 +521,8 @@ impl Poller {
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(failed)?;
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN).map_err(failed)?;
         let process = rustix::process::getpid();
-        Ok(Self { epoll, timer, process, is_watched: AtomicBool::new(false), wake: None })
+        let is_watched = AtomicBool::new(false);
+        Ok(Self { epoll, timer, process, is_foreign: false, is_watched, wake: None })
     }
 
     /// Returns the descriptor. It is readable until the first poll that follows, which sets the timer.
@@ -528,13 +537,24 @@ impl Poller {
         self.is_watched.load(Ordering::Relaxed)
     }
 
-    /// Replaces the parent's descriptors. The program's descriptor keeps its number. If no descriptors are left, nothing changes, and the
-    /// next call tries again.
-    fn renew(&mut self) {
-        let Ok(Self { epoll, timer, process, wake, .. }) = Self::new() else { return };
-        if rustix::io::dup3(&epoll, &mut self.epoll, rustix::io::DupFlags::CLOEXEC).is_ok() {
-            (self.timer, self.process, self.wake) = (timer, process, wake);
+    /// Returns whether the descriptors belong to this process, not to its parent.
+    fn is_ours(&self) -> bool {
+        self.process == rustix::process::getpid()
+    }
+
+    /// Replaces the descriptors if they are the parent's. The program's descriptor keeps its number. If no descriptors are left, nothing
+    /// changes, and the next call tries again.
+    fn renew(&mut self) -> Result<(), Error> {
+        if self.is_ours() {
+            return Ok(());
         }
+        self.is_foreign = true;
+        let Self { epoll, timer, process, wake, .. } = Self::new()?;
+        rustix::io::dup3(&epoll, &mut self.epoll, rustix::io::DupFlags::CLOEXEC)
+            .map_err(|errno| Error::System("cannot wait for the ACM service", errno))?;
+        (self.timer, self.process, self.wake) = (timer, process, wake);
+        self.is_foreign = false;
+        Ok(())
     }
 
     fn add(&self, fd: &OwnedFd, key: u64) -> Result<(), Error> {
