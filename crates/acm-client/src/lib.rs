@@ -9,8 +9,9 @@
 //! # Effects of a service on a client
 //!
 //! A service may hang, die, restart, close early, or send a partial or wrong message. Every call has a deadline that holds in all these
-//! cases, no write raises SIGPIPE, and after a restart the next request connects again. A Unix socket is used only if its listener is
-//! root, this user, or the owner of the socket's directory.
+//! cases, no write raises SIGPIPE, and after a restart the next request connects again. A Unix socket, or the TCP port in a service's
+//! file, is used only if its listener is root, this user, or the owner of the file's directory. The port is used only if the Unix socket
+//! cannot be.
 //!
 //! # Both kinds of services
 //!
@@ -21,6 +22,7 @@
 mod client;
 mod connection;
 mod error;
+mod listener;
 mod places;
 mod reply;
 mod requests;

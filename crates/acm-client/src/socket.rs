@@ -1,6 +1,7 @@
 //! Connecting within a deadline, and only to trusted services.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::{Address, Error, Target};
+use crate::{Address, Error, Target, listener};
 
 /// The state of a connection attempt.
 pub(crate) enum Connecting {
@@ -27,7 +28,7 @@ pub(crate) enum Connecting {
 /// an error that means that no listener exists ([`is_absent`]), the caller continues with the next target.
 pub(crate) fn connect(targets: &[Target], from: usize) -> Result<(usize, Connecting), Error> {
     for (i, target) in targets.iter().enumerate().skip(from) {
-        match connect_to(&target.address()) {
+        match connect_target(target) {
             Err(error) if is_absent(&error) => {}
             other => return other.map(|connecting| (i, connecting)),
         }
@@ -47,8 +48,28 @@ pub(crate) fn is_absent(error: &Error) -> bool {
     matches!(*errno, Errno::NOENT | Errno::CONNREFUSED) || no_way.contains(errno)
 }
 
+/// Starts a connection to a target, at the first of its addresses that this process can use.
+fn connect_target(target: &Target) -> Result<Connecting, Error> {
+    let mut refused = None;
+    for address in target.addresses() {
+        let may = match (&address, target.places()) {
+            (Address::Tcp(at), Some(places)) => check_listener(*at, &places.port()),
+            _ => Ok(()),
+        };
+        match may.and_then(|()| connect_to(&address)) {
+            Err(e) if is_absent(&e) || matches!(e, Error::System(_, Errno::ACCESS)) => {
+                refused = refused.or(Some(e));
+            }
+            other => return other,
+        }
+    }
+    Err(refused.unwrap_or(Error::System(CONNECT, Errno::NOENT)))
+}
+
+const CONNECT: &str = "cannot connect to the ACM service";
+
 fn connect_to(address: &Address) -> Result<Connecting, Error> {
-    let failed = |errno| Error::System("cannot connect to the ACM service", errno);
+    let failed = |errno| Error::System(CONNECT, errno);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let connected = match address {
         Address::Unix(path) => {
@@ -87,7 +108,7 @@ pub(crate) fn connect_within(
     timeout: Duration,
 ) -> Result<OwnedFd, Error> {
     for target in targets {
-        match reach(|| target.address(), deadline, timeout) {
+        match reach(|| connect_target(target), deadline, timeout) {
             Err(error) if is_absent(&error) => {}
             other => return other,
         }
@@ -95,14 +116,14 @@ pub(crate) fn connect_within(
     Err(no_service(targets))
 }
 
-/// Connects to an address, and retries while the service is busy.
+/// Connects, and retries while the service is busy.
 fn reach(
-    address: impl Fn() -> Address,
+    connect: impl Fn() -> Result<Connecting, Error>,
     deadline: Instant,
     timeout: Duration,
 ) -> Result<OwnedFd, Error> {
     loop {
-        let connecting = connect_to(&address())?;
+        let connecting = connect()?;
         let left = left(deadline).ok_or(Error::TimedOut(timeout))?;
         match connecting {
             Connecting::Done(socket) => return Ok(socket),
@@ -122,7 +143,7 @@ impl Address {
     /// [`Error::System`] with the errno of connect(2), [`Error::Untrusted`], and [`Error::TimedOut`].
     pub fn reach(&self, timeout: Duration) -> Result<(), Error> {
         let deadline = Instant::now().checked_add(timeout).ok_or(Error::TimedOut(timeout))?;
-        reach(|| self.clone(), deadline, timeout).map(drop)
+        reach(|| connect_to(self), deadline, timeout).map(drop)
     }
 }
 
@@ -142,7 +163,7 @@ pub(crate) const BUSY: Duration = Duration::from_millis(2);
 
 /// Returns whether a pending connection is established.
 pub(crate) fn is_connected(socket: &OwnedFd) -> Result<bool, Error> {
-    let failed = |errno| Error::System("cannot connect to the ACM service", errno);
+    let failed = |errno| Error::System(CONNECT, errno);
     sockopt::socket_error(socket).map_err(failed)?.map_err(failed)?;
     Ok(rustix::net::getpeername(socket).is_ok())
 }
@@ -169,12 +190,27 @@ pub(crate) fn wait(socket: &OwnedFd, flags: PollFlags, time: Duration) -> Result
 pub(crate) fn check_peer(socket: impl AsFd, path: &Path) -> Result<(), Error> {
     let failed = |e| Error::System("cannot get the credentials of the ACM service", errno(&e));
     let uid = rdmux_link::peer_credentials(socket).map_err(failed)?.uid;
-    let folder = path.parent().and_then(|folder| std::fs::metadata(folder).ok());
+    check_user(uid, path, || path.display().to_string())
+}
+
+/// Rejects a listener on a service's TCP port, given the file with its number, as [`check_peer`] does.
+fn check_listener(at: SocketAddr, file: &Path) -> Result<(), Error> {
+    // A service's file has the port of a loopback address.
+    let SocketAddr::V4(port) = at else { return Ok(()) };
+    let failed = |e| Error::System("cannot get the user of the ACM service's port", errno(&e));
+    match listener::user_of(port).map_err(failed)? {
+        Some(uid) => check_user(uid, file, || at.to_string()),
+        None => Err(Error::System(CONNECT, Errno::CONNREFUSED)),
+    }
+}
+
+fn check_user(uid: u32, file: &Path, at: impl Fn() -> String) -> Result<(), Error> {
+    let folder = file.parent().and_then(|folder| std::fs::metadata(folder).ok());
     let owner = folder.map(|folder| folder.uid());
     if is_trusted(uid, rustix::process::geteuid().as_raw(), owner) {
         return Ok(());
     }
-    Err(Error::Untrusted { at: path.display().to_string(), uid })
+    Err(Error::Untrusted { at: at(), uid })
 }
 
 fn is_trusted(listener: u32, own: u32, owner: Option<u32>) -> bool {

@@ -17,12 +17,24 @@ pub enum Target {
 
 impl Target {
     /// Returns the service's current address: a service that restarts may use another mode.
-    pub(crate) fn address(&self) -> Address {
+    fn address(&self) -> Address {
         match self {
             Self::Programs(places) => places.address(),
             Self::Tools(places) => places.address_of_tools(),
             Self::At(address) => address.clone(),
         }
+    }
+
+    /// Returns the service's current addresses, in the order in which to try them. The kernel reports the user only of a Unix socket's
+    /// listener, and a service that was killed leaves the file with its port.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = Address> {
+        let address = self.address();
+        let socket = match (&address, self) {
+            (Address::Tcp(_), Self::Programs(places)) => Some(places.socket_link()),
+            (Address::Tcp(_), Self::Tools(places)) => Some(places.socket()),
+            _ => None,
+        };
+        socket.map(Address::Unix).into_iter().chain([address])
     }
 
     /// Returns the files, if they are known.

@@ -413,6 +413,48 @@ fn refused_tcp_port_is_no_service_and_next_target_is_tried() {
     }
 }
 
+#[test]
+fn port_is_used_only_if_the_socket_cannot_be() {
+    let (_dir, places) = places();
+    serve(&places, good);
+    // It never answers.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    name_port(&places, &listener);
+    let answered = || {
+        assert_eq!(client(&places).resolve(None, node(6), LONG), Ok(paths(6)));
+        let mut requests = requests(&places);
+        let id = requests.start(&query(6), LONG);
+        assert_eq!(requests.wait(LONG), Some((id, Ok(Reply::Paths(paths(6))))));
+    };
+    answered();
+    // A service that has only a port, beside a socket that another one has left.
+    std::fs::remove_file(places.socket_link()).unwrap();
+    drop(UnixListener::bind(places.socket_link()).unwrap());
+    serve_tcp(listener);
+    answered();
+}
+
+#[test]
+fn port_of_another_user_is_not_used() {
+    const OTHER: u32 = 4003;
+    let (_dir, places) = places();
+    let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
+    if !rustix::process::geteuid().is_root() {
+        return println!("there can be no other user here: not run");
+    }
+    let Some(listener) = as_user(OTHER, bind) else {
+        return println!("this process cannot change users: not run");
+    };
+    name_port(&places, &listener);
+    let at = listener.local_addr().unwrap().to_string();
+    serve_tcp(listener);
+    let right = Err(Error::Untrusted { at, uid: OTHER });
+    assert_eq!(client(&places).resolve(None, node(6), LONG), right);
+    let mut requests = requests(&places);
+    let id = requests.start(&query(6), LONG);
+    assert_eq!(requests.wait(LONG), Some((id, right.map(Reply::Paths))));
+}
+
 /// Returns an offered table with a path to `node1`.
 fn offered(places: &Places) -> (PathTable, Offer) {
     let mut table = PathTable::create(64, 1).unwrap();
