@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rdmux_link::acm::{Entry, Key, PathCache, PathTable, now};
+use rdmux_link::unread_by_peer;
 use rdmux_runtime::socket::{MessageError, send_bytes, try_recv_bytes};
-use rdmux_runtime::{listen_at, unix_address};
+use rdmux_runtime::{Share, Shares, listen_at, unix_address};
 use rdmux_wire::acm::Address;
 use rdmux_wire::acm::client::Paths;
 use rustix::event::PollFlags;
@@ -29,6 +30,8 @@ use crate::{Error, Users};
 
 /// Time that a service may take to pass the cache to a client.
 const WAIT: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 250 });
+/// The number of clients that have not read the message with the cache, of which the shares of users other than the owner and root are parts.
+const UNREAD: usize = 256;
 /// Time in nanoseconds from one request for the cache to the next, if the service does not pass it.
 const AGAIN: u64 = 1_000_000_000;
 
@@ -215,6 +218,10 @@ struct Handout {
     fd: OwnedFd,
     /// The users that may have it.
     users: RwLock<Users>,
+    /// The clients of users other than the owner and root that had not read the message when they were last looked at. Its descriptor
+    /// counts for the owner until then: beyond a limit no process of the owner could send descriptors (ETOOMANYREFS, unix(7)).
+    unread: Mutex<Vec<(OwnedFd, Share)>>,
+    shares: Shares,
     /// The number of refused connections.
     refused: AtomicU64,
 }
@@ -234,7 +241,8 @@ impl Offer {
         // The thread of this listener only accepts connections.
         rustix::io::ioctl_fionbio(&listener, false)?;
         let (users, refused) = (RwLock::new(users), AtomicU64::new(0));
-        let shared = Arc::new(Handout { listener, fd, users, refused });
+        let (unread, shares) = (Mutex::default(), Shares::new(UNREAD));
+        let shared = Arc::new(Handout { listener, fd, users, unread, shares, refused });
         let theirs = shared.clone();
         let serve = move || while theirs.serve() {};
         let thread = std::thread::Builder::new().name("acm-paths".into()).spawn(serve)?;
@@ -262,7 +270,7 @@ impl Handout {
     fn serve(&self) -> bool {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(&self.listener, flags) {
-            Ok(client) => self.give(&client),
+            Ok(client) => self.give(client),
             Err(Errno::INTR | Errno::CONNABORTED) => {}
             // The listener stays readable, but descriptors may become free later.
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
@@ -273,13 +281,21 @@ impl Handout {
         true
     }
 
-    /// Passes the table to a client, if it may have it. A failure means that the client is gone.
-    fn give(&self, client: &OwnedFd) {
-        let peer = rdmux_link::peer_credentials(client);
-        if peer.is_ok_and(|peer| self.users.read().may(peer.uid)) {
-            let _ = send_bytes(client.as_fd(), &[0], &[self.fd.as_fd()]);
-        } else {
+    /// Passes the table to a client, if it may have it, and if not too many clients of its user have not read it.
+    fn give(&self, client: OwnedFd) {
+        let peer = rdmux_link::peer_credentials(&client).map(|peer| peer.uid).ok();
+        let Some(peer) = peer.filter(|peer| self.users.read().may(*peer)) else {
             self.refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let mut unread = self.unread.lock();
+        unread.retain(|(client, _)| unread_by_peer(client).is_ok_and(|bytes| bytes > 0));
+        let Ok(share) = self.shares.take(peer, 1) else { return };
+        let is_limited = ![0, rustix::process::geteuid().as_raw()].contains(&peer);
+        // A failure means that the client is gone.
+        let sent = send_bytes(client.as_fd(), &[0], &[self.fd.as_fd()]);
+        if sent.is_ok() && is_limited {
+            unread.push((client, share));
         }
     }
 }

@@ -596,6 +596,43 @@ fn shared_cache_is_given_to_the_users_who_may_use_the_service_only() {
 }
 
 #[test]
+fn user_that_does_not_read_the_shared_cache_gets_a_bounded_number() {
+    const OTHERS: [u32; 2] = [4004, 4005];
+    let (dir, places) = places();
+    let passable = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(dir.path(), passable).unwrap();
+    let sees = || std::fs::metadata(dir.path()).is_ok();
+    if !rustix::process::geteuid().is_root() || as_user(OTHERS[0], sees) != Some(true) {
+        return println!("there can be no other user here who sees {:?}: not run", dir.path());
+    }
+    let (_table, offer) = offered(&places);
+    offer.set_users(Users::All).unwrap();
+    let connect = || {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let at = rustix::net::SocketAddrUnix::new(places.paths()).unwrap();
+        rustix::net::connect(&socket, &at).unwrap();
+        // The service has sent its message, or has closed the connection.
+        poll(&mut [PollFd::new(&socket, PollFlags::IN)], None).unwrap();
+        socket
+    };
+    let is_sent = |socket: &OwnedFd| {
+        let flags = rustix::net::RecvFlags::PEEK;
+        rustix::net::recv(socket, &mut [0; 1], flags).unwrap().0 == 1
+    };
+    let unread: Vec<_> =
+        as_user(OTHERS[0], || std::iter::repeat_with(connect).take(200).filter(is_sent).collect())
+            .unwrap();
+    assert_eq!(unread.len(), 128);
+    // Sockets that are shut down still have their messages.
+    unread.iter().for_each(|s| rustix::net::shutdown(s, rustix::net::Shutdown::Both).unwrap());
+    assert!(!as_user(OTHERS[0], || is_sent(&connect())).unwrap());
+    assert!(as_user(OTHERS[1], || is_sent(&connect())).unwrap());
+    assert!(client(&places).shared().unwrap().is_there());
+    drop(unread);
+    assert!(as_user(OTHERS[0], || is_sent(&connect())).unwrap());
+}
+
+#[test]
 fn socket_or_file_in_place_of_the_shared_cache_is_not_used() {
     let (_dir, places) = places();
     // Not a table, but a stream or a file.

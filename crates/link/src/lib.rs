@@ -21,7 +21,7 @@
 //! - [`acm`]: the paths that an ACM service has resolved, for its clients to read
 //! - [`board`]: the regions and queue pairs that a process publishes, so that others access its memory without its help
 //! - [`capture`]: the format of frames for the capturing program
-//! - [`peer_credentials`]: the process at the other end of a Unix socket
+//! - [`peer_credentials`]: the process at the other end of a Unix socket; [`unread_by_peer`]: what it has not read
 //! - [`namespace`]: replacement of files for a process and its children
 //!
 //! # Safety
@@ -70,6 +70,7 @@ pub mod spin_wait;
 mod sys;
 pub mod tcp;
 pub mod udp;
+mod unread;
 mod usage;
 pub mod wire;
 
@@ -85,5 +86,6 @@ pub use ring::{Consumer, Producer, Record, Ring, RingFds, RingPair};
 pub use shm::SharedMem;
 pub use tcp::TcpStream;
 pub use udp::{Destination, IcrcCheck, McastSocket, RxBatch, TxBatch, UdpGroup, UdpPort};
+pub use unread::unread_by_peer;
 pub use usage::Usage;
 pub use wire::{Arrival, Frame, LinkCaps, LinkError, Payload, Piece, Wire};

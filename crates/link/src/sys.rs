@@ -65,6 +65,14 @@ pub(crate) fn peer_credentials(fd: impl AsFd) -> io::Result<libc::ucred> {
     if r == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Returns how many bytes of memory the messages take that a Unix socket's peer has not read.
+pub(crate) fn unread_by_peer(fd: impl AsFd) -> io::Result<usize> {
+    let mut len = 0_i32;
+    // SAFETY: the request writes an `int`, which `len` is.
+    let r = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut len) };
+    if r == 0 { Ok(usize::try_from(len).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Attaches a classic BPF program that selects the socket of a SO_REUSEPORT group (`socket(7)`).
 pub(crate) fn attach_reuseport_cbpf(
     fd: impl AsFd,
