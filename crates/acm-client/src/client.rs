@@ -15,8 +15,9 @@ use crate::reply::Endpoint;
 use crate::socket::{connect_within, left, wait};
 use crate::{Error, Reply, Shared, Target};
 
-/// The maximum number of idle connections that are kept.
-const IDLE: usize = 4;
+/// The maximum number of idle connections that are kept. Each takes one of the clients that the service accepts, and hundreds of
+/// processes may keep theirs for their lives.
+const IDLE: usize = 1;
 
 /// A client with blocking calls. Calls of several threads do not wait for each other: each uses its own connection.
 #[derive(Debug)]

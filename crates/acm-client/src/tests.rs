@@ -345,6 +345,31 @@ fn calls_of_threads_do_not_wait_for_each_other() {
     });
 }
 
+#[test]
+fn one_connection_is_kept_after_calls_of_several_threads() {
+    const CALLS: u16 = 4;
+    let (_dir, places) = places();
+    let all_asked = Arc::new(std::sync::Barrier::new(CALLS.into()));
+    let (tell, ended) = mpsc::channel();
+    serve(&places, move |_, mut stream| {
+        let first = request(&mut stream).unwrap();
+        all_asked.wait();
+        stream.write_all(&answer(&first)).unwrap();
+        good(0, stream);
+        tell.send(()).unwrap();
+    });
+    let client = client(&places);
+    thread::scope(|scope| {
+        for n in 0..CALLS {
+            let client = &client;
+            scope.spawn(move || assert_eq!(client.resolve(None, node(n), LONG), Ok(paths(n))));
+        }
+    });
+    (1..CALLS).for_each(|_| ended.recv_timeout(LONG).unwrap());
+    assert_eq!(client.resolve(None, node(9), LONG), Ok(paths(9)));
+    assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
+}
+
 /// Writes the number of a socket's port where clients look for it.
 fn name_port(places: &Places, socket: impl AsFd) {
     let address = rustix::net::getsockname(socket).unwrap();
