@@ -155,8 +155,10 @@ impl Sources {
             // The journal records standard error.
             None if self.is_of_systemd => Target::Stderr,
             None => Target::File(self.places.log()),
-            // Standard error is the default file then (`background`).
-            Some(LogFile::Stdout) if self.is_on_demand => Target::Stderr,
+            // Standard output is for the start, and standard error may be the log of another service.
+            Some(LogFile::Stdout | LogFile::Stderr) if self.is_on_demand && !self.is_of_systemd => {
+                Target::File(self.places.log())
+            }
             Some(LogFile::Stdout) => Target::Stdout,
             Some(LogFile::Stderr) => Target::Stderr,
             Some(LogFile::File(path)) => Target::File(self.own(path)),
@@ -440,12 +442,17 @@ mod tests {
     }
 
     #[test]
-    fn log_on_stdout_goes_to_stderr_while_stdout_tells_when_clients_can_connect() {
+    fn service_that_was_started_on_demand_logs_to_its_file_instead_of_stdout_and_stderr() {
         let mut world = world();
-        fs::write(world.dir.path().join("ibacm_opts.cfg"), "log_file stdout\n").unwrap();
-        assert_eq!(world.sources.read().0.log, Target::Stdout);
-        world.sources.is_on_demand = true;
-        assert_eq!(world.sources.read().0.log, Target::Stderr);
+        let file = Target::File(world.sources.places.log());
+        for (word, target) in [("stdout", Target::Stdout), ("stderr", Target::Stderr)] {
+            let text = format!("log_file {word}\n");
+            fs::write(world.dir.path().join("ibacm_opts.cfg"), text).unwrap();
+            world.sources.is_on_demand = false;
+            assert_eq!(world.sources.read().0.log, target);
+            world.sources.is_on_demand = true;
+            assert_eq!(world.sources.read().0.log, file);
+        }
     }
 
     #[test]

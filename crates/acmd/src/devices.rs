@@ -142,11 +142,21 @@ impl Devices {
                     opened = true;
                 }
                 Err(e) => {
-                    *device = Device::Closed(now + self.failures.tell(kind, &e));
+                    *device = Device::Closed(self.failures.tell(now, kind, &e));
                 }
             }
         }
         opened
+    }
+
+    /// Forgets failures, so that those that continue are logged again, and has devices that cannot be opened tried again at once.
+    pub(crate) fn forget_failures(&mut self, now: Instant) {
+        self.failures.clear();
+        for device in self.devices.values_mut() {
+            if let Device::Closed(until) = device {
+                *until = now;
+            }
+        }
     }
 
     /// Closes a failed device, to open it again later.

@@ -142,11 +142,15 @@ impl Listener {
 
     /// Creates the link through which connection managers connect, or removes an old one.
     fn link(&mut self, link: PathBuf, publish: Publish) -> Result<(), AcmdError> {
-        let made =
-            remove(&link).and_then(|()| match self.files.first().and_then(|f| f.file_name()) {
-                Some(name) if publish.links => symlink(name, &link),
-                _ => Ok(()),
-            });
+        let name = self.files.first().and_then(|f| f.file_name()).filter(|_| publish.links);
+        // A link that is right stays: programs may be connecting by it.
+        let is_right =
+            name.is_some() && fs::read_link(&link).ok().as_deref() == name.map(Path::new);
+        let made = match name {
+            _ if is_right => Ok(()),
+            Some(name) => remove(&link).and_then(|()| symlink(name, &link)),
+            None => remove(&link),
+        };
         made.map_err(AcmdError::of_file("create the link", &link))?;
         if publish.links {
             self.files.push(link);

@@ -11,8 +11,8 @@ use rdmux_fabric::bridge;
 use rdmux_fabric::client::{Attachment, Capture, ConnectOptions, IsSm, admin};
 use rdmux_fabric::proto::mad::{FIRST, MAX_RECORD, decode};
 use rdmux_fabric::proto::{
-    AdminRequest, AttachmentRequest, Described, FileReply, FileRequest, Greeting, HostPort, NodeRef,
-    PortRef, Reply, Role, Status,
+    AdminRequest, AttachmentRequest, Described, FileReply, FileRequest, Greeting, HostPort,
+    NodeRef, PortRef, Reply, Role, Status,
 };
 use rdmux_fabric::server::{FIRST_GUID, Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError};

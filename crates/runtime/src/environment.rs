@@ -1,6 +1,7 @@
 //! Environment variables that name programs, folders and files.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use rdmux_link::inherited;
 
@@ -8,6 +9,13 @@ use rdmux_link::inherited;
 /// environment is not [trusted](is_trusted).
 pub fn path(name: &str) -> Option<OsString> {
     path_if(is_trusted(), name)
+}
+
+/// Returns the value of an environment variable that names a folder of the user. None if it is not set, or empty, or the process runs as
+/// another user than the one that started it. A process that only has more capabilities or groups keeps to its user's folders.
+pub(crate) fn folder_of_user(name: &str) -> Option<PathBuf> {
+    let is_same = rustix::process::getuid() == rustix::process::geteuid();
+    path_if(is_same, name).map(PathBuf::from)
 }
 
 /// Returns whether the environment may name programs, folders and files: not in a process that got rights which its user does not have

@@ -73,7 +73,8 @@ pub fn spawn(
     let mut child =
         command(program, arguments, user, is_trusted).stderr(log).spawn().map_err(|e| {
             let program = program.display();
-            format!("cannot run {program}: {e}; set RDMUX_DAEMON to the rdmux program")
+            let advice = "; set RDMUX_DAEMON to the rdmux program";
+            format!("cannot run {program}: {e}{}", if is_trusted { advice } else { "" })
         })?;
     until_ready(&mut child).map_err(|why| {
         let (program, log) = (program.display(), dir.log());

@@ -19,22 +19,23 @@ pub struct UserDir(PathBuf);
 impl UserDir {
     /// Returns the directory of this user and network namespace, and creates it if it does not exist.
     ///
-    /// It is `$RDMUX_RUNTIME_DIR` itself if that is set, and the environment is [trusted](environment::is_trusted). Otherwise it is `netns-INODE` in the first of
+    /// It is `$RDMUX_RUNTIME_DIR` itself if that is set, unless the process runs as another user than the one that started it (as a
+    /// set-user-ID program does). Otherwise it is `netns-INODE` in the first of
     /// `$XDG_RUNTIME_DIR/rdmux`, `/run/rdmux` for root, and `/tmp/rdmux-UID` that belongs to this user, or can
     /// be created. For root in a user namespace of an unprivileged user the former two may belong to others.
     ///
     /// # Errors
     /// [`DirectoryError`] when it cannot be created or is not safe to use.
     pub fn of_environment() -> Result<Self, DirectoryError> {
-        match environment::path("RDMUX_RUNTIME_DIR") {
-            Some(path) => Self::at(PathBuf::from(path)),
+        match environment::folder_of_user("RDMUX_RUNTIME_DIR") {
+            Some(path) => Self::at(path),
             None => Self::usual(),
         }
     }
 
     /// Returns the default location of this user's services.
     fn usual() -> Result<Self, DirectoryError> {
-        let xdg = environment::path("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let xdg = environment::folder_of_user("XDG_RUNTIME_DIR");
         Self::first_of(&usual_bases(xdg), NetworkNamespace::current())
     }
 

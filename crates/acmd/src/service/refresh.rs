@@ -89,7 +89,7 @@ impl Service {
 
     /// Logs that something cannot be had, and schedules another attempt.
     pub(super) fn retry(&mut self, what: Needed, why: &impl Display) {
-        let at = Instant::now() + self.failures.tell(what, why);
+        let at = self.failures.tell(Instant::now(), what, why);
         // A refresh before then tries again, too.
         if !self.look.iter().any(|look| *look <= at) {
             self.look.push(at);

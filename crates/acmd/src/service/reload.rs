@@ -55,6 +55,7 @@ impl Service {
         self.must_load = true;
         // What still cannot be had is logged again.
         self.failures.clear();
+        self.devices.forget_failures(std::time::Instant::now());
         self.unmet = Report::default();
         self.refresh();
         self.settle(std::time::Instant::now());

@@ -155,6 +155,7 @@ pub(super) fn leave(id: &Id, name: GroupAddr) -> Result<()> {
         let at = find(&|group| group.name == name && !group.failed())
             .or_else(|| find(&|group| group.name == name))
             .or_else(|| find(&|group| group.is_called(name)))
+            .or_else(|| find(&|group| name.is_new() && group.assigned && !group.failed()))
             .or_else(|| find(&|group| name.is_new() && group.assigned))?;
         let group = groups.get_mut(at)?;
         group.leaving = true;

@@ -60,7 +60,7 @@ pub(crate) fn run(soak: &Soak) -> Result<ExitCode> {
         Soak::Acm(args) => acm::run(args),
         Soak::AcmPairs(args) => acm::pairs(args),
     };
-    // Ctrl-C also ends the processes of the soak, which then do not answer.
+    // After Ctrl-C a step of the soak may have failed because a process that it uses has ended as well.
     let flat = flat.or_else(|e| signals::check().map_err(Into::into).and(Err(e)))?;
     Ok(if flat { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -123,10 +123,8 @@ impl Store {
             return;
         }
         let start = Instant::now();
-        let files = [
-            (dir.topology(), subnet.topology().to_string()),
-            (dir.hosts(), self.adapters.text()),
-        ];
+        let files =
+            [(dir.topology(), subnet.topology().to_string()), (dir.hosts(), self.adapters.text())];
         let failed = files.iter().filter_map(|(path, text)| {
             Some((path, replace_unsynced(path, text.as_bytes()).err()?))
         });

@@ -252,8 +252,9 @@ impl Engine {
             let Some(Ended { qpn, number, tcp }) = self.wires.ended.lock().pop() else { return };
             // Closing is a cancellation point, which no program expects in ibv_poll_cq.
             let _uncancelled = Uncancelled::new();
-            if streams.remove(&tcp) {
-                drop(tcp);
+            let was_there = streams.remove(&tcp);
+            drop(tcp);
+            if was_there {
                 device.control().stream_ended(qpn, number);
             }
         }
