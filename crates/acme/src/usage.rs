@@ -35,5 +35,6 @@ Commands that ibacm's ib_acme does not have:
    top             shows the cache that a service shares with programs
 
 Exit status: that of the last destination: 0, or 255 if it was not resolved; the errno if the service cannot be
-connected to; 1 if the command line is invalid.
+connected to; 1 if the command line is invalid. That of watch, flush and top: 0; 1 after a failure; 2 if the command
+line is invalid.
 ";
