@@ -48,7 +48,8 @@ pub trait Io {
     fn send(&mut self, endpoint: EndpointId, to: To, datagram: &Datagram) -> bool;
 
     /// Requests membership of `record.mgid` from subnet administration (a Set), and attaches the endpoint's queue pair once it is
-    /// granted. [`Machine::handle_join`](crate::Machine::handle_join) gets the answer, once.
+    /// granted. [`Machine::handle_join`](crate::Machine::handle_join) gets the answer, once. If an earlier join of the same group by the
+    /// same endpoint is unanswered, this one replaces it: the earlier one's answer is dropped.
     fn join(&mut self, endpoint: EndpointId, record: &McMemberRecord, mask: McMemberRecordMask);
 
     /// Detaches the queue pair and releases the membership (a Delete), without an answer. If [`join`](Self::join) is still unanswered, the

@@ -70,6 +70,14 @@ pub(crate) enum Later {
     Waits(QuestionId, ClientId),
 }
 
+impl Later {
+    /// Returns whether this is the answer to an endpoint's join of a group.
+    fn answers_join(&self, id: EndpointId, mgid: Gid) -> bool {
+        let Self::Sa(mads::Answer::Join(endpoint, group, _)) = self else { return false };
+        (*endpoint, *group) == (id, mgid)
+    }
+}
+
 /// The service's implementation of the machine's I/O.
 pub(crate) struct Driver {
     pub(crate) ports: BTreeMap<PortId, PortIo>,
@@ -265,6 +273,8 @@ impl Io for Driver {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.leaving.remove(&record.mgid);
         }
+        // The answer to an earlier join of the group does not count any more.
+        self.later.retain(|later| !later.answers_join(id, record.mgid));
         let asked = self.port_of(id).and_then(|port| {
             let to = port.to;
             let mads = port.mads.as_mut()?;

@@ -93,7 +93,7 @@ impl Mads {
         Ok(Self { port, agent, asked: HashMap::new() })
     }
 
-    /// Requests membership of a group.
+    /// Requests membership of a group. An earlier request for it is not answered any more.
     ///
     /// # Errors
     /// When the fabric is gone.
@@ -108,7 +108,9 @@ impl Mads {
         let data = record.to_bytes();
         let mut mad = SaMad::new(Method::SET, McMemberRecord::ATTR_ID, &data);
         mad.sa.component_mask = mask.bits();
-        self.ask(to, &mad, Asked::Join(endpoint, record.mgid), wait)
+        let what = Asked::Join(endpoint, record.mgid);
+        self.asked.retain(|_, earlier| *earlier != what);
+        self.ask(to, &mad, what, wait)
     }
 
     /// Releases a membership. The answer is ignored.

@@ -50,6 +50,7 @@ impl Io for Driver {
     }
     fn join(&mut self, endpoint: EndpointId, record: &McMemberRecord, _: McMemberRecordMask) {
         assert!(acm::Group::from_gid(record.mgid).is_some());
+        self.joins.retain(|(by, earlier)| (*by, earlier.mgid) != (endpoint, record.mgid));
         self.joins.push((endpoint, *record));
     }
     fn leave(&mut self, endpoint: EndpointId, mgid: Gid) {

@@ -25,9 +25,6 @@ pub(super) struct Membership {
     group: Group,
     sl: u8,
     is_asked: bool,
-    /// Whether the open request was sent before subnet administration lost all memberships: its answer may be stale,
-    /// too.
-    is_forgotten: bool,
     record: Option<McMemberRecord>,
     tries: u32,
     timer: Deadline,
@@ -176,9 +173,7 @@ impl Machine {
         let Some(at) = state.groups.place(mgid) else { return };
         let Some(row) = state.groups.rows[at].as_mut().filter(|row| row.is_asked) else { return };
         row.is_asked = false;
-        if core::mem::take(&mut row.is_forgotten) {
-            // Requested again at once.
-        } else if let Ok(record) = answer {
+        if let Ok(record) = answer {
             state.counters.joins += 1;
             row.tries = 0;
             row.record = Some(McMemberRecord { mgid, ..*record });
@@ -203,7 +198,8 @@ impl Machine {
         self.join_next(now, endpoint, io);
     }
 
-    /// Joins all groups again after subnet administration has lost the endpoint's memberships.
+    /// Joins all groups again after subnet administration has lost the endpoint's memberships. Open joins are repeated, because their
+    /// answers may be outdated, or may never arrive if they were sent to another subnet manager.
     pub(super) fn rejoin(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
         let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
         for (at, row) in state.groups.rows.iter_mut().enumerate() {
@@ -211,7 +207,7 @@ impl Machine {
             let timer = Timer::Join(endpoint, u8::try_from(at).unwrap_or(0));
             self.timers.clear(&mut row.timer, timer);
             row.record = None;
-            row.is_forgotten = row.is_asked;
+            row.is_asked = false;
             row.tries = 0;
         }
         self.join_next(now, endpoint, io);
@@ -281,8 +277,7 @@ fn free_place(groups: &Memberships) -> Option<usize> {
 impl Membership {
     fn new(group: Group, sl: u8) -> Self {
         let timer = Deadline::default();
-        let (is_asked, is_forgotten) = (false, false);
-        Self { group, sl, is_asked, is_forgotten, record: None, tries: 0, timer }
+        Self { group, sl, is_asked: false, record: None, tries: 0, timer }
     }
 
     /// Returns the record to request from subnet administration.

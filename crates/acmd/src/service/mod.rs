@@ -395,7 +395,7 @@ impl Service {
     /// Handles an asynchronous event of a device.
     fn handle_device(&mut self, number: u64) {
         let Some(kind) = Devices::of_token(number) else { return };
-        let mut failed = false;
+        let (mut failed, mut reregistered) = (false, BTreeSet::new());
         while let Some(context) = self.devices.context(kind) {
             match context.next_event(Some(Duration::ZERO)) {
                 Ok(Some(AsyncEvent::DeviceFatal)) | Err(_) => {
@@ -403,8 +403,7 @@ impl Service {
                     break;
                 }
                 Ok(Some(AsyncEvent::ClientReregister(number))) => {
-                    let id = self.devices.id(At { kind, number });
-                    self.resolver.change().reregister(time(), id, &mut self.driver);
+                    reregistered.insert(self.devices.id(At { kind, number }));
                 }
                 Ok(Some(event)) => tracing::debug!("{context}: {event:?}"),
                 Ok(None) => break,
@@ -413,7 +412,16 @@ impl Service {
         if failed {
             self.lose(kind);
         }
+        let to = |this: &Self, id| this.driver.ports.get(&id).map(|port| port.to);
+        let before: Vec<_> = reregistered.into_iter().map(|id| (id, to(self, id))).collect();
         self.refresh();
+        // After the refresh, because another subnet manager requests the reregistration after a failover. Where the refresh noticed
+        // another manager, the machine has already joined again.
+        for (id, before) in before {
+            if to(self, id) == before {
+                self.resolver.change().reregister(time(), id, &mut self.driver);
+            }
+        }
         self.look.push(Instant::now() + AGAIN);
     }
 

@@ -28,7 +28,7 @@ const EP: EndpointId = EndpointId(0);
 pub(super) enum Event {
     Wake(usize),
     Arrive { to: usize, from: Peer, bytes: Box<[u8; 256]> },
-    Joined { host: usize, life: u32, record: Box<McMemberRecord>, ok: bool },
+    Joined { host: usize, number: u64, record: Box<McMemberRecord>, ok: bool },
     Paths { host: usize, life: u32, id: QuestionId, answer: Result<Box<PathRecord>, SaFailure> },
     Room(usize),
     Notice(usize),
@@ -57,6 +57,8 @@ pub(super) struct Host {
     is_cut: bool,
     addresses: Vec<Address>,
     members: BTreeSet<Gid>,
+    /// The last join of each group, which is the only one that is answered.
+    joins: BTreeMap<Gid, u64>,
     /// Incremented at each restart.
     life: u32,
     open: BTreeMap<(ClientId, RequestId), Open>,
@@ -206,7 +208,10 @@ impl World {
                     machine.handle_datagram(now, EP, &from, &bytes[..], driver);
                 })?;
             }
-            Event::Joined { host, life, record, ok } if self.hosts[host].life == life => {
+            Event::Joined { host, number, record, ok } => {
+                if self.hosts[host].joins.get(&record.mgid) != Some(&number) {
+                    return Ok(());
+                }
                 if ok {
                     self.hosts[host].members.insert(record.mgid);
                 }
@@ -217,7 +222,7 @@ impl World {
                 let answer = answer.as_deref().map_err(|error| *error);
                 self.with(host, |machine, driver| machine.handle_paths(now, id, answer, driver))?;
             }
-            Event::Joined { .. } | Event::Paths { .. } => {}
+            Event::Paths { .. } => {}
             Event::Room(n) => {
                 self.with(n, |machine, driver| machine.handle_room(now, EP, driver))?
             }
@@ -288,9 +293,11 @@ impl World {
                 Want::Send(to, datagram) => self.send(n, to, &datagram),
                 Want::Join(record) => {
                     let ok = !self.chance(self.scenario.refuses);
-                    let life = self.hosts[n].life;
                     let think = self.some(self.scenario.think);
-                    self.agenda.after(think, Event::Joined { host: n, life, record, ok });
+                    self.next += 1;
+                    let number = self.next;
+                    self.hosts[n].joins.insert(record.mgid, number);
+                    self.agenda.after(think, Event::Joined { host: n, number, record, ok });
                 }
                 Want::Leave(mgid) => {
                     self.hosts[n].members.remove(&mgid);
@@ -547,6 +554,7 @@ impl World {
         host.life += 1;
         host.qpn = Qpn::new(host.qpn.get() + 1);
         host.members.clear();
+        host.joins.clear();
         host.open.clear();
         self.tell_port(n);
         self.tell_endpoint(n);
@@ -689,6 +697,7 @@ impl Host {
             is_cut: false,
             addresses: Vec::new(),
             members: BTreeSet::new(),
+            joins: BTreeMap::new(),
             life: 0,
             open: BTreeMap::new(),
         }

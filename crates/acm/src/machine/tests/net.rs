@@ -49,6 +49,7 @@ impl Io for Driver {
         !self.is_full
     }
     fn join(&mut self, _: EndpointId, record: &McMemberRecord, _: McMemberRecordMask) {
+        self.joins.retain(|earlier| earlier.mgid != record.mgid);
         self.joins.push_back(*record);
     }
     fn leave(&mut self, _: EndpointId, mgid: Gid) {

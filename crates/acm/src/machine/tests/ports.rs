@@ -160,24 +160,24 @@ fn another_subnet_manager_and_reregistration_join_again_and_ask_again() {
 }
 
 #[test]
-fn reregistration_during_a_join_joins_again() {
+fn reregistration_or_another_manager_during_a_join_joins_again_at_once() {
     let mut net = Net::new(1, &Options::default());
-    let join = |net: &mut Net| {
+    let reregister = |net: &mut Net| {
         net.with(0, |machine, now, io| machine.reregister(now, PORT, io));
         net.hosts[0].io.joins.pop_front()
     };
-    let before = join(&mut net).expect("it joins");
-    assert!(join(&mut net).is_none(), "it is asked");
-    for answer in [Ok(&before), Err(crate::SaFailure::Silent)] {
-        net.with(0, |m, now, io| m.handle_join(now, EP, before.mgid, answer, io));
-        let again = net.hosts[0].io.joins.pop_front().expect("it may be a member, or not");
-        assert_eq!(again, before);
-        assert!(join(&mut net).is_none());
-    }
+    let before = reregister(&mut net).expect("it joins");
+    assert_eq!(reregister(&mut net), Some(before), "the earlier answer may be outdated");
+    let other = Port { sm_lid: Lid(1001), ..port(0) };
+    net.with(0, |machine, now, io| machine.set_port(now, PORT, other, io));
+    let again = net.hosts[0].io.joins.pop_front();
+    assert_eq!(again, Some(before), "the earlier manager may be gone");
+    assert!(!net.hosts[0].machine.is_ready(EP));
     net.with(0, |m, now, io| m.handle_join(now, EP, before.mgid, Ok(&before), io));
-    net.run();
-    net.with(0, |m, now, io| m.handle_join(now, EP, before.mgid, Ok(&before), io));
-    assert!(net.hosts[0].io.joins.is_empty(), "it is joined");
+    assert!(net.hosts[0].machine.is_ready(EP) && net.hosts[0].io.joins.is_empty());
+    let late = Err(crate::SaFailure::Silent);
+    net.with(0, |m, now, io| m.handle_join(now, EP, before.mgid, late, io));
+    assert!(net.hosts[0].machine.is_ready(EP) && net.hosts[0].io.joins.is_empty());
 }
 
 #[test]
