@@ -58,8 +58,8 @@ pub(super) struct EndpointState {
     pub(super) counters: Counters,
 }
 
-/// Selects the client whose request is sent if several wait: alternately the next one and the one that has waited
-/// longest.
+/// Selects the search whose request is sent if several clients wait, or if there are searches that none waits for: alternately one of the
+/// next client, and the one that has waited longest.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     /// Whether it is the next client's turn.

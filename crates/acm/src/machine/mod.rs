@@ -43,6 +43,8 @@ pub struct Machine {
     ports: BTreeMap<PortId, PortState>,
     endpoints: BTreeMap<EndpointId, EndpointState>,
     searches: Slab<Search>,
+    /// The number of searches that no request waits for.
+    unwaited: usize,
     requests: Slab<Open>,
     /// The waiting requests of each client, in the order of their numbers, with their indices.
     clients: BTreeMap<ClientId, Vec<(RequestId, u32)>>,
@@ -126,6 +128,7 @@ impl Machine {
             ports: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             searches: Slab::new(),
+            unwaited: 0,
             requests: Slab::new(),
             clients: BTreeMap::new(),
             timers: Timers::new(),

@@ -175,6 +175,7 @@ impl Machine {
             chosen,
         }));
         of.first = request;
+        self.unwaited = self.unwaited.saturating_sub(usize::from(first == NONE));
         if let Some(next) = self.requests.get_mut(first as usize) {
             next.prev = request;
         }
@@ -204,6 +205,7 @@ impl Machine {
             None => {
                 if let Some(search) = self.searches.get_mut(open.search as usize) {
                     search.first = open.next;
+                    self.unwaited += usize::from(open.next == NONE);
                 }
             }
         }

@@ -60,6 +60,7 @@ impl Machine {
         };
         let at = place(self.searches.vacant_key());
         let tid = self.rng.next() << 32 | u64::from(at);
+        self.unwaited += 1;
         Some(place(self.searches.insert(Search {
             tid,
             endpoint,
@@ -277,6 +278,7 @@ impl Machine {
     pub(super) fn drop_search(&mut self, at: u32) -> Option<Search> {
         self.leave_stage(at);
         let search = self.searches.try_remove(at as usize)?;
+        self.unwaited = self.unwaited.saturating_sub(usize::from(search.first == NONE));
         if let (What::Address(_), Some(state)) =
             (search.what, self.endpoints.get_mut(&search.endpoint))
             && let Ok(found) = state.searches.find_entry(search.hash, |other| *other == at)

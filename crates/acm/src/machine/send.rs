@@ -50,9 +50,8 @@ impl Machine {
                 }
                 continue;
             }
-            let is_crowded = state.pace.is_crowded();
-            let any = is_crowded.then(|| self.rng.next());
-            let next = if is_crowded { None } else { self.next_of_clients(id) };
+            let any = state.pace.is_crowded().then(|| self.rng.next());
+            let next = self.next_of_clients(id, any);
             let Some((at, _)) = next.or_else(|| self.take_queued(id, any)) else { return };
             if !self.send_request(now, at, io) {
                 return;
@@ -95,10 +94,10 @@ impl Machine {
         Some(state.pace.next(now, load))
     }
 
-    /// Returns a search of the client whose turn it is, if several wait. Its ticket stays in the queue, and is skipped
-    /// there.
-    fn next_of_clients(&mut self, id: EndpointId) -> Option<Ticket> {
-        if self.clients.len() < 2 {
+    /// Returns a search of the client whose turn it is, if several wait, or if there are searches that none waits for: the one that has
+    /// waited longest, or any, chosen by a number. Its ticket stays in the queue, and is skipped there.
+    fn next_of_clients(&mut self, id: EndpointId, any: Option<u64>) -> Option<Ticket> {
+        if self.clients.len() < 2 && self.unwaited == 0 {
             return None;
         }
         let turn = &mut self.endpoints.get_mut(&id)?.turn;
@@ -113,7 +112,10 @@ impl Machine {
                 let waits = search.endpoint == id && search.stage == Stage::Queued;
                 waits.then_some((*client, (at, search.tid)))
             };
-            requests.iter().find_map(ticket)
+            let len = u64::try_from(requests.len()).unwrap_or(u64::MAX);
+            let first = any.map_or(0, |any| usize::try_from(any % len.max(1)).unwrap_or(0));
+            let (before, after) = requests.split_at(first);
+            after.iter().chain(before).find_map(ticket)
         };
         let after = self.clients.range((Bound::Excluded(turn.last), Bound::Unbounded));
         let (client, ticket) = after.chain(self.clients.range(..=turn.last)).find_map(queued)?;

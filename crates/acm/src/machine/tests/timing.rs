@@ -230,6 +230,44 @@ fn clients_take_turns_where_one_request_is_sent_at_a_time() {
 }
 
 #[test]
+fn request_that_waits_is_sent_among_many_that_do_not() {
+    for others_send in [false, true] {
+        let mut net = Net::new(2, &acm());
+        let lowest = net.hosts[0].machine.groups(EP)[0].mgid;
+        let other = rdmux_wire::acm::Request {
+            tid: 1,
+            source: name(8),
+            dest: name(9),
+            groups: core::iter::once(lowest).collect(),
+        };
+        let other = rdmux_wire::acm::Datagram::Request(other).to_bytes();
+        let pass = |net: &mut Net| {
+            for _ in 0..if others_send { 100 } else { 0 } {
+                net.with(0, |m, now, io| m.handle_datagram(now, EP, &peer(8), &other, io));
+            }
+            net.pass(Duration::from_millis(10));
+        };
+        pass(&mut net);
+        // No endpoint has these names.
+        for n in 100..3100 {
+            let dest = Dest::Address(name(n));
+            net.request(0, &Request { source: None, dest, no_delay: true, timeout: None });
+        }
+        pass(&mut net);
+        let id = net.ask(0, Dest::Address(name(1)));
+        let mut is_crowded = false;
+        for _ in 0..800 {
+            pass(&mut net);
+            is_crowded |= net.hosts[0].machine.endpoints[&EP].pace.is_crowded();
+        }
+        assert_eq!(is_crowded, others_send);
+        assert!(matches!(net.answer(0, id), Some(Ok(_))), "{others_send}");
+        net.pass(100 * SECOND);
+        assert_eq!(net.hosts[0].machine.open(), (0, 0));
+    }
+}
+
+#[test]
 fn cancelled_requests_send_nothing() {
     let mut net = Net::new(1, &acm());
     for n in 1..100 {
