@@ -160,27 +160,40 @@ impl Mads {
     /// Returns the answers that have arrived, without waiting.
     ///
     /// # Errors
-    /// An error when the fabric is gone. The outstanding queries are [unanswered](Self::give_up) then.
+    /// An error when the fabric is gone and no answer is left. The outstanding queries are [unanswered](Self::give_up) then.
     pub(crate) fn take(&mut self) -> Result<Vec<Answer>> {
-        let mut answers = Vec::new();
-        while answers.len() < BUDGET {
-            let Some(event) = self.port.try_recv()? else { break };
-            let Some(asked) = event.tid().and_then(|tid| self.asked.remove(&tid)) else { continue };
-            answers.push(match &event {
-                Event::Mad(incoming) => asked.answered(incoming),
-                Event::Unanswered(none) => {
-                    tracing::debug!("subnet administration on {}: {}", self.port, none.why);
-                    asked.unanswered()
-                }
-            });
-        }
-        Ok(answers)
+        let port = &self.port;
+        take(&mut self.asked, || port.try_recv())
     }
 
     /// Returns the outstanding queries as unanswered.
     pub(crate) fn give_up(self) -> impl Iterator<Item = Answer> {
         self.asked.into_values().map(Asked::unanswered)
     }
+}
+
+/// Returns the answers to queries among the next events. An error after answers is left for the next call, which gets it again.
+fn take(
+    asked: &mut HashMap<Tid, Asked>,
+    mut next: impl FnMut() -> Result<Option<Event>>,
+) -> Result<Vec<Answer>> {
+    let mut answers = Vec::new();
+    while answers.len() < BUDGET {
+        let event = match next() {
+            Ok(Some(event)) => event,
+            Err(e) if answers.is_empty() => return Err(e),
+            Ok(None) | Err(_) => break,
+        };
+        let Some(asked) = event.tid().and_then(|tid| asked.remove(&tid)) else { continue };
+        answers.push(match &event {
+            Event::Mad(incoming) => asked.answered(incoming),
+            Event::Unanswered(none) => {
+                tracing::debug!("a query to subnet administration: {}", none.why);
+                asked.unanswered()
+            }
+        });
+    }
+    Ok(answers)
 }
 
 impl AsFd for Mads {
@@ -192,4 +205,30 @@ impl AsFd for Mads {
 /// Returns the timeout of subnet administration (`timeout`), and the number of retries (`retries`).
 pub(crate) fn wait(timeout: Duration, retries: u32) -> RequestAttr {
     RequestAttr { timeout, retries }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux::Cause;
+    use rdmux::umad::{AgentId, Unanswered, Why};
+
+    use super::*;
+
+    #[test]
+    fn answers_before_the_end_of_the_connection_are_taken() {
+        let mut asked: HashMap<_, _> =
+            [1, 2].map(|n| (Tid(n), Asked::Paths(QuestionId(n.into())))).into();
+        let mut header = SaMad::new(Method::GET, PathRecord::ATTR_ID, &[]).header;
+        header.tid = 1;
+        let answer = Unanswered { agent: AgentId(0), header, why: Why::TimedOut };
+        let mut events = vec![Event::Unanswered(answer)];
+        let mut next = || match events.pop() {
+            Some(event) => Ok(Some(event)),
+            None => Err(rdmux::Error::new("port 1", "receive", Cause::TimedOut)),
+        };
+        let answers = take(&mut asked, &mut next).unwrap();
+        assert!(matches!(answers[..], [Answer::Paths(QuestionId(1), Err(SaFailure::Silent))]));
+        assert!(take(&mut asked, &mut next).is_err());
+        assert_eq!(asked.len(), 1, "it is unanswered");
+    }
 }

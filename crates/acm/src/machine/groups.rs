@@ -140,6 +140,7 @@ impl Machine {
 
     /// Joins the needed groups, the lowest first, since the others are useless without it.
     pub(super) fn join_next(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
+        let end = now.after(self.question_timeout());
         let Some(state) = self.endpoints.get_mut(&id).filter(|state| state.is_up) else { return };
         let Some(port) = self.ports.get(&state.endpoint.port) else { return };
         let has_lowest = state.groups.lowest().is_some();
@@ -152,6 +153,8 @@ impl Machine {
                 break;
             }
             row.is_asked = true;
+            let timer = Timer::Join(id, u8::try_from(at).unwrap_or(0));
+            self.timers.set(&mut row.timer, timer, end);
             let record = row.question(port.port.gid(), state.endpoint.pkey);
             io.join(id, &record, mask());
         }
@@ -173,6 +176,8 @@ impl Machine {
         let Some(at) = state.groups.place(mgid) else { return };
         let Some(row) = state.groups.rows[at].as_mut().filter(|row| row.is_asked) else { return };
         row.is_asked = false;
+        let timer = Timer::Join(endpoint, u8::try_from(at).unwrap_or(0));
+        timers.clear(&mut row.timer, timer);
         if let Ok(record) = answer {
             state.counters.joins += 1;
             row.tries = 0;
@@ -182,7 +187,6 @@ impl Machine {
             let pause = Duration::from_secs(1 << row.tries.min(6)).min(LONGEST_PAUSE);
             let jitter = Duration::from_millis(random % 500);
             row.tries = row.tries.saturating_add(1);
-            let timer = Timer::Join(endpoint, u8::try_from(at).unwrap_or(0));
             timers.set(&mut row.timer, timer, now.after(pause + jitter));
         }
         self.join_next(now, endpoint, io);
@@ -194,6 +198,8 @@ impl Machine {
         let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
         if let Some(row) = state.groups.rows.get_mut(usize::from(at)).and_then(Option::as_mut) {
             row.timer = Deadline::default();
+            // The driver should have answered.
+            state.counters.failed_joins += u64::from(core::mem::take(&mut row.is_asked));
         }
         self.join_next(now, endpoint, io);
     }

@@ -66,7 +66,7 @@ enum Timer {
     Search(u32),
     /// An endpoint may send its next request.
     Pace(EndpointId),
-    /// An endpoint retries to join a group.
+    /// An endpoint retries to join a group, after a failure or without an answer.
     Join(EndpointId, u8),
     /// Expired entries are removed.
     Sweep,

@@ -181,6 +181,20 @@ fn reregistration_or_another_manager_during_a_join_joins_again_at_once() {
 }
 
 #[test]
+fn join_without_an_answer_is_repeated() {
+    let mut net = Net::new(1, &Options::default());
+    net.with(0, |machine, now, io| machine.reregister(now, PORT, io));
+    net.hosts[0].io.joins.clear();
+    net.pass(Duration::from_secs(1));
+    assert!(!net.hosts[0].machine.is_ready(EP));
+    net.pass(Duration::from_secs(60));
+    assert!(net.hosts[0].machine.is_ready(EP));
+    let counters = net.hosts[0].machine.counters(None);
+    assert_eq!((counters.joins, counters.failed_joins), (2, 1));
+    assert_eq!(net.hosts[0].machine.poll_timeout(), None);
+}
+
+#[test]
 fn subnet_prefix_change_empties_the_cache() {
     let mut net = Net::new(2, &acm());
     net.resolve(0, name(1)).unwrap().unwrap();
