@@ -269,6 +269,18 @@ impl Machine {
         Ok(None)
     }
 
+    /// Evicts the entries beyond the maximum, which has become smaller. Entries from files stay.
+    pub(super) fn evict_surplus(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
+        let ticks = self.ticks(now);
+        while let Some(state) = self.endpoints.get_mut(&endpoint)
+            && state.cache.len() > state.cache.max
+            && let Ok(Some(at)) = state.cache.victim(By::Us, ticks)
+        {
+            state.counters.evicted += 1;
+            self.drop_entry(endpoint, at, io);
+        }
+    }
+
     /// Removes an entry.
     pub(super) fn drop_entry(&mut self, endpoint: EndpointId, at: usize, io: &mut impl Io) {
         let Some(state) = self.endpoints.get_mut(&endpoint) else { return };

@@ -138,7 +138,7 @@ impl Machine {
         }
     }
 
-    /// Changes options. The cache is kept; groups are joined and left accordingly.
+    /// Changes options. The cache is kept as far as it may be as large; groups are joined and left accordingly.
     pub fn set_options(&mut self, now: Time, options: Options, io: &mut impl Io) {
         let is_other_protocol = self.options.route_protocol != options.route_protocol;
         self.options = options;
@@ -149,6 +149,7 @@ impl Machine {
             if let Some(state) = self.endpoints.get_mut(&id) {
                 state.cache.max = self.options.max_entries.max(1);
             }
+            self.evict_surplus(now, id, io);
             self.plan_groups(now, id, io);
             self.pump(now, id, io);
         }

@@ -116,6 +116,23 @@ fn flood_of_claims_is_bounded_and_keeps_what_programs_use() {
 }
 
 #[test]
+fn smaller_cache_evicts_entries_and_stores_new_ones() {
+    let mut net = Net::new(2, &acm());
+    for n in 100..200 {
+        let bytes = request(&net, name(n), name(9));
+        receive(&mut net, &peer(5), &bytes);
+    }
+    assert_eq!(net.hosts[0].machine.memory().0, 100);
+    let options = Options { max_entries: 50, ..acm() };
+    net.with(0, |machine, now, io| machine.set_options(now, options, io));
+    assert_eq!(net.hosts[0].machine.memory().0, 50);
+    net.resolve(0, name(1)).unwrap().unwrap();
+    let sent = net.sent();
+    net.resolve(0, name(1)).unwrap().unwrap();
+    assert_eq!((net.sent(), net.hosts[0].machine.memory().0), (sent, 50));
+}
+
+#[test]
 fn flood_of_contradicting_claims_starts_at_most_16_searches() {
     let claims = crate::ClaimPolicy::Verified;
     let mut net = Net::new(1, &Options { claims, ..acm() });
