@@ -8,7 +8,7 @@
 //!    start.
 //! 2. Otherwise it listens for 20 ms. The number of requests that it receives shows how many endpoints are starting.
 //! 3. Windows follow, each long enough for one request of each of these endpoints at the rate of the receivers. The endpoint sends one
-//!    request in each window, at a random time. The next window is as long as the requests received in this one need.
+//!    request in each window, at a random time. The next window is as long as the requests received in this one need, 65,536 at most.
 //!
 //! If it receives no requests, no windows follow, and the endpoint sends as soon as it has an answer. If receivers have buffers for
 //! all endpoints that are still unknown, it does not listen.
@@ -35,6 +35,10 @@ const LISTEN: Duration = Duration::from_millis(20);
 /// The minimum time that an endpoint waits for more answers after the last one it overheard. On a busy machine, answers sent long
 /// ago arrive in batches.
 const QUIET: Duration = Duration::from_millis(10);
+
+/// The maximum of requests for which a window has time. There are fewer unicast LIDs, and each endpoint sends one request in a window. So an
+/// endpoint that sends many more lengthens the windows of the others by a bounded time.
+const MAX_IN_WINDOW: u64 = 1 << 16;
 
 /// The pacing state of an endpoint.
 #[derive(Debug, Default)]
@@ -182,7 +186,8 @@ impl Pace {
             Some(share) => window.samples.saturating_mul(share).min(load.strangers),
             None => 0,
         };
-        let len = requests.max(window.recent(now)).saturating_mul(1_000_000_000) / load.rate;
+        let requests = requests.max(window.recent(now)).min(MAX_IN_WINDOW);
+        let len = requests.saturating_mul(1_000_000_000) / load.rate;
         let at = now.after(Duration::from_nanos(load.random % len.max(1)));
         *window = Window {
             len: Duration::from_nanos(len),
@@ -327,6 +332,22 @@ mod tests {
         // It does not listen again while it continues.
         let next = Time(end.0 + 50_000);
         assert_eq!(pace.next(next, load(51_200, 600)), next);
+    }
+
+    #[test]
+    fn flood_of_requests_lengthens_windows_to_that_of_all_endpoints_at_most() {
+        let (mut pace, mut now) = (Pace::default(), Time(SECOND));
+        for _ in 0..10 {
+            let at = pace.next(now, load(300, u64::MAX));
+            pace.sent(at, 20_000);
+            let end = pace.next(at, load(300, u64::MAX));
+            let len = end.since(now);
+            assert!(len < Duration::from_secs(4), "{len:?}");
+            let heard = 100_000 * (len.as_millis() + 100) / 1000;
+            (0..heard).for_each(|_| pace.heard(false));
+            now = end;
+        }
+        assert!(pace.is_crowded());
     }
 
     #[test]
