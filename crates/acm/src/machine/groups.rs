@@ -19,6 +19,9 @@ use crate::{EndpointId, GroupSpec, Io, Options, Port, RouteProtocol, SaFailure};
 /// The maximum of the growing pauses between attempts to join a group.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// The number of failed joins, in about a minute, after which another endpoint's group makes room for a different one.
+const MAX_TRIES: u32 = 6;
+
 /// A group that an endpoint is a member of, or intends to join.
 #[derive(Debug)]
 pub(super) struct Membership {
@@ -28,6 +31,8 @@ pub(super) struct Membership {
     record: Option<McMemberRecord>,
     tries: u32,
     timer: Deadline,
+    /// Time when another endpoint last listed the group, if this endpoint joins it only for that.
+    listed: Option<Time>,
 }
 
 /// The groups of an endpoint, at indices that do not change, because cache entries contain them. The lowest group is
@@ -80,6 +85,27 @@ impl Memberships {
     fn len(&self) -> usize {
         self.rows.iter().flatten().count()
     }
+
+    /// Records that another endpoint is a member of these groups.
+    pub(super) fn listed(&mut self, now: Time, theirs: &[Gid]) {
+        for row in self.rows.iter_mut().flatten() {
+            if row.listed.is_some() && theirs.contains(&row.group.gid()) {
+                row.listed = Some(now);
+            }
+        }
+    }
+
+    /// Returns the index for one more group of other endpoints: a free one, or that of such a group that no endpoint has listed within the
+    /// lifetime of addresses, or that cannot be joined.
+    fn place_for_theirs(&self, now: Time, options: &Options) -> Option<usize> {
+        let is_full = self.len() >= options.max_groups.clamp(1, MAX_GROUPS);
+        let goes = |row: &Membership| {
+            let is_old = |listed| now.since(listed) > options.address_timeout;
+            row.listed.is_some_and(|listed| is_old(listed) || row.tries >= MAX_TRIES)
+        };
+        let gone = || (1..MAX_GROUPS).find(|at| self.rows[*at].as_ref().is_some_and(goes));
+        free_place(self).filter(|_| !is_full).or_else(gone)
+    }
 }
 
 /// Returns the rank of a group, higher is better: the rate, the MTU, the service level.
@@ -128,7 +154,10 @@ impl Machine {
         }
         for (at, (group, sl)) in wanted.into_iter().enumerate() {
             let Some(state) = self.endpoints.get_mut(&id) else { return };
-            if state.groups.place(group.gid()).is_some() {
+            if let Some(at) = state.groups.place(group.gid()) {
+                if let Some(row) = &mut state.groups.rows[at] {
+                    row.listed = None;
+                }
                 continue;
             }
             let free = if at == 0 { Some(0) } else { free_place(&state.groups) };
@@ -237,7 +266,8 @@ impl Machine {
         }
     }
 
-    /// Considers the groups of another endpoint: joins the best of those that are better than the common ones, if the port can.
+    /// Considers the groups of another endpoint: joins the best of those that are better than the common ones, if the port can. It may
+    /// replace a group that is not needed any more.
     pub(super) fn consider_groups(
         &mut self,
         now: Time,
@@ -250,13 +280,11 @@ impl Machine {
         }
         let Some(state) = self.endpoints.get_mut(&id) else { return };
         let Some(port) = self.ports.get(&state.endpoint.port) else { return };
+        state.groups.listed(now, theirs);
         if theirs.iter().all(|gid| state.groups.place(*gid).is_some()) {
             return;
         }
-        let Some(free) = free_place(&state.groups) else { return };
-        if state.groups.len() >= self.options.max_groups.clamp(1, MAX_GROUPS) {
-            return;
-        }
+        let Some(at) = state.groups.place_for_theirs(now, &self.options) else { return };
         let best = state.groups.best(theirs).and_then(|at| state.groups.rank(at));
         let most = (port.port.rate.mbps(), port.port.mtu.code());
         let pkey = state.endpoint.pkey.0 & 0x7fff;
@@ -270,7 +298,9 @@ impl Machine {
                 && state.groups.place(group.gid()).is_none()
         });
         let Some(group) = possible.max_by_key(|group| rank(group, 0)) else { return };
-        state.groups.rows[free] = Some(Membership::new(group, 0));
+        self.drop_group(id, at, io);
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        state.groups.rows[at] = Some(Membership { listed: Some(now), ..Membership::new(group, 0) });
         self.join_next(now, id, io);
     }
 }
@@ -283,7 +313,7 @@ fn free_place(groups: &Memberships) -> Option<usize> {
 impl Membership {
     fn new(group: Group, sl: u8) -> Self {
         let timer = Deadline::default();
-        Self { group, sl, is_asked: false, record: None, tries: 0, timer }
+        Self { group, sl, is_asked: false, record: None, tries: 0, timer, listed: None }
     }
 
     /// Returns the record to request from subnet administration.

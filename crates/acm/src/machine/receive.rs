@@ -170,10 +170,11 @@ impl Machine {
         if !is_truth || !matches!(stage, Stage::Asked | Stage::Checked | Stage::Queued) {
             return self.count(id, |c| c.refused += 1);
         }
-        if stage == Stage::Asked
-            && let Some(state) = self.endpoints.get_mut(&id)
-        {
-            state.pace.answered();
+        if let Some(state) = self.endpoints.get_mut(&id) {
+            state.groups.listed(now, &response.groups);
+            if stage == Stage::Asked {
+                state.pace.answered();
+            }
         }
         let before = self.entry(now, id, &hashed).and_then(|entry| {
             let cache = &self.endpoints.get(&id)?.cache;

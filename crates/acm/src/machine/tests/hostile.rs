@@ -3,8 +3,9 @@
 use alloc::format;
 use core::time::Duration;
 
-use rdmux_wire::acm::{Address, Datagram, Groups, Request, Response};
-use rdmux_wire::{Gid, Guid, Lid, Qpn};
+use rdmux_wire::acm::{Address, Datagram, Group, Groups, Request, Response};
+use rdmux_wire::sa::Rate;
+use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qpn};
 
 use super::net::*;
 use crate::{Options, Peer, To};
@@ -68,6 +69,65 @@ fn request_without_a_common_group_creates_no_cache_entry() {
         receive(&mut net, &peer(1), &bytes);
     }
     assert_eq!((net.hosts[0].machine.memory().0, net.sent()), (0, 0));
+}
+
+#[test]
+fn groups_that_no_endpoint_lists_any_more_make_room_for_those_of_others() {
+    let second = Duration::from_secs(1);
+    let mut net = Net::new(1, &Options { address_timeout: 60 * second, ..acm() });
+    let lowest = groups(&net)[0];
+    let lists = |net: &mut Net, n, rate| {
+        let group = Group { pkey: Pkey::DEFAULT, tos: 0, rate, mtu: Mtu::M2048 }.gid();
+        let groups = [lowest, group].into_iter().collect();
+        let [source, dest] = [name(n), name(9)];
+        let bytes = Datagram::Request(Request { tid: 1, source, dest, groups }).to_bytes();
+        receive(net, &peer(n), &bytes);
+        net.run();
+        let mut known = net.hosts[0].machine.known(EP);
+        let row = known.find(|row| row.address == name(n)).unwrap();
+        row.path.unwrap().rate
+    };
+    for rate in [Rate::GBPS_14, Rate::GBPS_20, Rate::GBPS_25, Rate::GBPS_28] {
+        assert_eq!(lists(&mut net, 5, rate), Rate::GBPS_10);
+    }
+    assert_eq!(net.hosts[0].machine.groups(EP).len(), 6);
+    for _ in 0..2 {
+        assert_eq!(lists(&mut net, 6, Rate::GBPS_50), Rate::GBPS_10);
+    }
+    net.pass(30 * second);
+    // One of them is still in use.
+    assert_eq!(lists(&mut net, 7, Rate::GBPS_14), Rate::GBPS_14);
+    net.pass(31 * second);
+    lists(&mut net, 6, Rate::GBPS_50);
+    assert_eq!(lists(&mut net, 6, Rate::GBPS_50), Rate::GBPS_50);
+    assert_eq!(lists(&mut net, 7, Rate::GBPS_14), Rate::GBPS_14);
+    assert_eq!(net.hosts[0].machine.groups(EP).len(), 6);
+}
+
+#[test]
+fn group_that_cannot_be_joined_makes_room_for_another() {
+    let mut net = Net::new(1, &Options { max_groups: 3, ..acm() });
+    net.has_sa = false;
+    let lowest = groups(&net)[0];
+    let lists = |net: &mut Net, rate| {
+        let group = Group { pkey: Pkey::DEFAULT, tos: 0, rate, mtu: Mtu::M2048 }.gid();
+        let groups = [lowest, group].into_iter().collect();
+        let [source, dest] = [name(5), name(9)];
+        let bytes = Datagram::Request(Request { tid: 1, source, dest, groups }).to_bytes();
+        receive(net, &peer(5), &bytes);
+        net.run();
+    };
+    lists(&mut net, Rate::GBPS_14);
+    net.pass(Duration::from_secs(20));
+    net.has_sa = true;
+    lists(&mut net, Rate::GBPS_50);
+    assert_eq!(net.hosts[0].machine.groups(EP).len(), 2, "it may still be joined");
+    net.has_sa = false;
+    net.pass(Duration::from_secs(100));
+    net.has_sa = true;
+    lists(&mut net, Rate::GBPS_50);
+    let joined = net.hosts[0].machine.groups(EP);
+    assert!(joined.iter().any(|record| record.rate == Rate::GBPS_50), "{joined:?}");
 }
 
 #[test]
