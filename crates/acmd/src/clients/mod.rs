@@ -1,7 +1,8 @@
 //! Clients: admission, limits, and their input and output.
 //!
 //! No client can delay the others or make the service grow: its outstanding requests and unread answers are bounded, and at a bound its
-//! socket is not read. A client that reads nothing for some time is dropped.
+//! socket is not read. A client that reads nothing for some time is dropped. Many clients of one user together can use up the requests that
+//! the machine may have outstanding.
 
 mod client;
 mod direct;
