@@ -11,12 +11,17 @@ use std::process::Command;
 use std::sync::Arc;
 
 use common::{Host, next_event, raw, wait_closed, wait_readable};
-use rdmux_host::HostClient;
+use rdmux_host::names::Registry;
 use rdmux_host::proto::socket::{self, MAX_MESSAGE};
 use rdmux_host::proto::{ClientKind, Reply, Request, Response, RingOffer, VERSION};
+use rdmux_host::{HostClient, HostName};
 use rdmux_link::ring::DEFAULT_CAPACITY;
 use rdmux_link::{PeerBell, RingPair};
 use rdmux_verbs::control::{Control, ControlEvent, DeviceKind, DriverWire, RingEnd, RingPeer};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
 
 /// The address of a host that does not exist.
 const ELSEWHERE: &str = "127.79.0.9:9";
@@ -68,6 +73,7 @@ impl Offerer {
             &Request::OfferRing(offer),
             &[theirs.tx.as_fd(), theirs.rx.as_fd(), bell.as_fd()],
         );
+        bell.leave();
         (self.reply().0, ours)
     }
 }
@@ -125,6 +131,40 @@ fn the_process_has_the_rings_once_the_offerer_commits_and_until_its_end() {
     assert_eq!(gone(&client), number);
     assert_eq!(host.status().rings, 0);
     assert!(matches!(again.offer(other).0, Response::RingTaken { .. }));
+}
+
+/// Makes the kernel refuse the option by which a bell rejects descriptors (`SO_PASSRIGHTS`) to this thread and those that it
+/// starts, as kernels before Linux 6.16 do.
+fn forbid_passrights() {
+    let option = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, 83).unwrap();
+    let rule = SeccompRule::new(vec![option]).unwrap();
+    let rules = [(libc::SYS_setsockopt, vec![rule])].into_iter().collect();
+    let refuse = SeccompAction::Errno(libc::ENOPROTOOPT as u32);
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter(&program).unwrap();
+}
+
+#[test]
+fn processes_of_two_hosts_wake_each_other_where_bells_take_descriptors() {
+    forbid_passrights();
+    let here = Host::start();
+    let name = HostName::new("there").unwrap();
+    let there = Host::start_with(|options| {
+        options.dir = here.options.dir.clone();
+        options.host = name.clone();
+    });
+    Registry::open(&here.options.dir).unwrap().assign(&name, there.ip).unwrap();
+    let (asking, _) = process(&here);
+    let (asked, endpoint) = process(&there);
+    let peer = RingPeer { host: Some(endpoint), slot: asked.info().slot.slot };
+    let (_, near) = asking.connect_ring(peer).unwrap().unwrap();
+    let (_, far) = told(&asked);
+    for (from, to) in [(&near, &far), (&far, &near)] {
+        from.bell.ring().unwrap();
+        assert!(to.bell.wait(Some(common::TIMEOUT)).unwrap());
+    }
 }
 
 #[test]

@@ -168,6 +168,13 @@ impl PeerBell {
         self.socket.try_clone()
     }
 
+    /// Gives up this handle, and leaves the end as it is for other handles of it, here or in other processes. A handle that is
+    /// dropped instead ends the bell, on kernels before Linux 6.16 for all of them.
+    pub fn leave(mut self) {
+        // Nothing is closed: the others have the same socket.
+        self.takes_descriptors = false;
+    }
+
     /// Rings the bell at the other end. Never blocks.
     ///
     /// # Errors
@@ -439,6 +446,20 @@ mod tests {
         assert!(b.clear().unwrap());
         drop(a);
         b.ring().unwrap_err();
+    }
+
+    /// The service leaves an end that it has passed on, and a process one that it cannot use yet.
+    #[test]
+    fn peer_bell_that_is_left_works_for_another_holder_of_its_end() {
+        let (a, b) = PeerBell::pair().unwrap();
+        let (a, b) = (old(a), old(b));
+        let passed = b.duplicate().unwrap();
+        b.leave();
+        let b = PeerBell::from_fd(passed).unwrap();
+        b.ring().unwrap();
+        assert!(a.clear().unwrap());
+        a.ring().unwrap();
+        assert!(b.clear().unwrap());
     }
 
     /// Returns whether a pipe's other end is still open somewhere.

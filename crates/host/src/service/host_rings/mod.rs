@@ -175,6 +175,7 @@ impl Core {
         let ((ours, theirs), bells) =
             (RingPair::create(DEFAULT_CAPACITY).ok()?, PeerBell::pair().ok()?);
         let bell = bells.1.duplicate().ok()?;
+        bells.1.leave();
         let mut passed = vec![theirs.tx, theirs.rx, bell];
         passed.extend(self.reach_of_own(id)?.into_iter().flatten());
         let process = self.host_rings.process(id);

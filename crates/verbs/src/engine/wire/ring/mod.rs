@@ -447,7 +447,16 @@ impl Neighbours {
     ) -> Result<Option<Arc<Neighbour>>, VerbsError> {
         let RingEnd { tx, rx, bell, known_as, reach } = end;
         let reach = |device: &Device| device.reaches().add((slot, known_as), reach);
-        self.open(device, slot, (&tx, &rx), Ring::to_process(bell), reach)
+        let wire = Ring::to_process(bell);
+        let bell = wire.bell().cloned();
+        let opened = self.open(device, slot, (&tx, &rx), wire, reach);
+        if opened.is_err()
+            && let Some(bell) = bell.and_then(Arc::into_inner)
+        {
+            // The rings may be requested again. The service then passes the same end.
+            bell.leave();
+        }
+        opened
     }
 
     /// Opens this process's end of rings. Returns none if the descriptors are not valid rings. A failure of this process to use valid rings
