@@ -26,6 +26,7 @@ impl Qp {
         now: Time,
         env: &mut E,
     ) -> Result<(), Fault> {
+        self.tx.held = false;
         let Some(opcode) = self.rx.opcode else { return Ok(()) };
         match opcode {
             Opcode::Write => self.finish_write(),
