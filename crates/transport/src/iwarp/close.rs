@@ -123,7 +123,8 @@ impl Qp {
 
     /// Disconnects: everything posted is sent and answered, then the stream ends in order. The queue pair is in
     /// SQD from now on and still accepts arriving data. It enters ERR, which flushes the rest, when the peer
-    /// has ended its half, too, or sends a message that finds no receive. Does nothing except in RTS.
+    /// has ended its half, too, or when everything is sent and a message finds no receive. Before that, a message that
+    /// finds no receive in time is discarded, as are all messages after it that need one. Does nothing except in RTS.
     pub fn shutdown<E: Env>(&mut self, now: Time, env: &mut E) {
         if self.state != QpState::Rts {
             return;
@@ -163,6 +164,10 @@ impl Qp {
         if self.attr.en_sqd_async_notify {
             env.event(QpEvent::SqDrained);
         }
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        matches!(self.phase, Phase::Draining { .. })
     }
 
     pub(super) fn is_half_closed(&self) -> bool {

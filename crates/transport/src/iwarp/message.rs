@@ -1,5 +1,6 @@
 //! Handling of complete messages.
 
+use rdmux_wire::iwarp::ddp::queue;
 use rdmux_wire::iwarp::rdmap::{
     AtomicOp as WireOp, AtomicRequest, AtomicResponse, Opcode, ReadRequest,
 };
@@ -84,6 +85,9 @@ impl Qp {
         inbound.msn = inbound.msn.wrapping_add(1);
         let small = inbound.bytes;
         let small = &small[..small.len().min(total as usize)];
+        if self.rx.discards && opcode.queue() == Some(queue::SEND) {
+            return Ok(());
+        }
         match opcode {
             Opcode::ReadRequest => self.finish_read_request(small, env),
             Opcode::AtomicRequest => self.finish_atomic_request(small, env),

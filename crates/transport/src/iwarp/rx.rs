@@ -82,6 +82,8 @@ pub(super) struct Rx {
     pub(super) read: u32,
     /// The deadline of the next message's wait for a receive, if it waits.
     waits: Option<Time>,
+    /// Whether messages that need a receive are discarded. One found none in time after the program disconnected.
+    pub(super) discards: bool,
 }
 
 impl Rx {
@@ -187,6 +189,7 @@ impl Qp {
                     self.check_drained(now, env);
                     return used;
                 }
+                Err(Fault::NoReceive) if self.is_draining() => self.discard_messages(),
                 Err(Fault::NoReceive | Fault::Unasked) if self.is_half_closed() => {
                     self.drop_the_rest(now, env);
                 }
@@ -294,6 +297,12 @@ impl Qp {
         now < *self.rx.waits.get_or_insert_with(|| now.after(self.receive_wait))
     }
 
+    /// Discards this message and all later ones that need a receive. The rest of what arrives is still processed: it may be
+    /// a response to a request that was posted before the disconnect.
+    fn discard_messages(&mut self) {
+        (self.rx.discards, self.rx.waits) = (true, None);
+    }
+
     /// Records that the next message has a receive.
     pub(super) fn receive_taken(&mut self) {
         self.rx.waits = None;
@@ -313,11 +322,14 @@ impl Qp {
             && (self.rq.is_shared() || self.rq.is_empty())
     }
 
-    /// Ends the connection when the time to wait for a receive has expired.
+    /// Ends the connection when the time to wait for a receive has expired, or only discards the message if the program has
+    /// disconnected.
     pub(super) fn receive_is_late<E: StreamEnv>(&mut self, now: Time, env: &mut E) {
         if self.rq.take(env) {
             // The receive has just been posted. The bytes will be presented again.
             self.rx.waits = None;
+        } else if self.is_draining() {
+            self.discard_messages();
         } else {
             self.fail(now, Fault::NoReceive, Fault::NoReceive.has_segment(), env);
         }

@@ -172,6 +172,9 @@ impl Qp {
         starts: bool,
         env: &mut E,
     ) -> Result<Place, Fault> {
+        if self.rx.discards {
+            return if self.is_half_closed() { Err(Fault::NoReceive) } else { Ok(Place::Nowhere) };
+        }
         if starts && !self.rq.take(env) {
             return Err(Fault::NoReceive);
         }

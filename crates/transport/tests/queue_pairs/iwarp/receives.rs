@@ -157,6 +157,42 @@ fn message_without_receive_waits_while_sends_before_disconnect_are_pending() {
 }
 
 #[test]
+fn message_without_receive_after_disconnect_is_discarded_and_pending_requests_complete() {
+    for wait in [WAIT, Duration::ZERO] {
+        for params in framings() {
+            let mut pair = Pair::with(&params, 1460, AT_ONCE);
+            pair.b.qp.set_receive_wait(wait);
+            pair.b.w.stream.room = 100;
+            let read = SendOp::Read { remote_addr: 0, rkey: RKEY };
+            pair.b.send(3, read, 0x1000, 64);
+            pair.b.send(4, SendOp::Send, 0, 5000);
+            pair.b.qp.shutdown(pair.now, &mut pair.b.w);
+            pair.b.poll(pair.now);
+            // Messages of one and of several frames, before the response to the READ.
+            pair.a.send(1, SendOp::Send, 0, 64);
+            pair.a.send(2, SendOp::Send, 0, 3000);
+            let imm = [9; 4];
+            pair.a.send(3, SendOp::WriteImm { remote_addr: 0x3000, rkey: RKEY, imm }, 0, 64);
+            let early = pair.a.sent();
+            pair.b.feed(pair.now, &early);
+            assert_eq!(pair.b.qp.waits_for_receive(), !wait.is_zero());
+            if !wait.is_zero() {
+                assert!(pair.tick());
+            }
+            assert_eq!(pair.b.qp.state(), QpState::Sqd);
+            pair.b.feed(pair.now, &[]);
+            pair.b.w.stream.room = usize::MAX;
+            pair.a.recv(5, 0x2000, 5000);
+            pair.run();
+            assert_eq!(pair.b.done(Side::Send), good([3, 4]));
+            assert_eq!(pair.a.done(Side::Recv), good([5]));
+            assert!(pair.b.done(Side::Recv).is_empty() && pair.b.events().is_empty());
+            assert_eq!(pair.b.qp.wish(), Wish::Close);
+        }
+    }
+}
+
+#[test]
 fn qp_in_error_or_reset_no_longer_waits_for_a_receive() {
     for state in [QpState::Err, QpState::Reset] {
         let mut pair = waiting(&PLAIN);
