@@ -116,13 +116,20 @@ impl Streams {
     }
 
     fn watch(&self, qpn: Qpn, tcp: &Arc<TcpStream>) -> io::Result<()> {
-        let token = epoll::EventData::new_u64(u64::from(qpn.get()));
-        Ok(epoll::add(&self.epoll, tcp.as_fd(), token, epoll::EventFlags::IN)?)
+        Ok(epoll::add(&self.epoll, tcp.as_fd(), token(qpn), epoll::EventFlags::IN)?)
     }
 
-    /// Pauses a stream: rounds do not read it, and it wakes no thread.
-    fn pause(&mut self, tcp: &Arc<TcpStream>) {
-        let _ = epoll::delete(&self.epoll, tcp.as_fd());
+    /// Changes what the stream is watched for. Fails only if it is not in the set.
+    fn watch_for(&self, qpn: Qpn, tcp: &Arc<TcpStream>, events: epoll::EventFlags) {
+        if let Err(error) = epoll::modify(&self.epoll, tcp.as_fd(), token(qpn), events) {
+            tracing::warn!(%qpn, %error, "cannot change what a stream is watched for");
+        }
+    }
+
+    /// Pauses a stream: rounds do not read it, and it wakes no thread. It stays in the set, because adding it again could fail.
+    fn pause(&mut self, qpn: Qpn, tcp: &Arc<TcpStream>) {
+        // A stream that is reset is reported in any case, but only once.
+        self.watch_for(qpn, tcp, epoll::EventFlags::ET);
         self.open.retain(|(_, open)| !Arc::ptr_eq(open, tcp));
         self.paused.push(tcp.clone());
     }
@@ -134,9 +141,7 @@ impl Streams {
         if self.paused.len() == before {
             return;
         }
-        if let Err(error) = self.watch(qpn, &tcp) {
-            tracing::warn!(%qpn, %error, "cannot watch a resumed stream for packets; the device polls it");
-        }
+        self.watch_for(qpn, &tcp, epoll::EventFlags::IN);
         self.open.push((qpn, tcp));
     }
 
@@ -153,7 +158,8 @@ impl Streams {
     /// Finds the streams that may have data.
     fn find_ready(&mut self) {
         self.ready.clear();
-        if self.open.len() <= FEW {
+        // A paused stream that was reset is reported once, and the report must be taken.
+        if self.open.len() <= FEW && self.paused.is_empty() {
             return self.ready.extend(self.open.iter().cloned());
         }
         let mut events = [const { std::mem::MaybeUninit::uninit() }; READY];
@@ -168,6 +174,11 @@ impl Streams {
             self.ready.extend(self.open.iter().find(named).cloned());
         }
     }
+}
+
+/// Returns the data with which the set reports a queue pair's stream.
+fn token(qpn: Qpn) -> epoll::EventData {
+    epoll::EventData::new_u64(u64::from(qpn.get()))
 }
 
 impl Engine {
@@ -304,7 +315,7 @@ impl Engine {
         inbound: &mut Inbound,
     ) -> usize {
         let streams = inbound.streams();
-        if streams.len() == 0 {
+        if streams.len() == 0 && streams.paused.is_empty() {
             return 0;
         }
         streams.find_ready();
@@ -316,7 +327,7 @@ impl Engine {
                 Bound::lock(device, core).receive_stream(&tcp, &mut streams.buffer);
             received += count;
             if paused {
-                streams.pause(&tcp);
+                streams.pause(qpn, &tcp);
             }
         }
         streams.ready = ready;
@@ -583,7 +594,49 @@ enum More {
 
 #[cfg(test)]
 mod tests {
-    use super::mulpdu;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    fn connected() -> (Arc<TcpStream>, std::net::TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (near, _) = listener.accept().unwrap();
+        (Arc::new(TcpStream::new(near.into()).unwrap()), far)
+    }
+
+    fn streams() -> Streams {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let (open, paused, ready) = (Vec::new(), Vec::new(), Vec::new());
+        Streams { epoll, open, paused, buffer: Box::default(), ready }
+    }
+
+    /// Waits for a stream that is reported. Returns none if there is none within the time.
+    fn reported(streams: &Streams, time: Duration) -> Option<u64> {
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 1];
+        let time = Timespec::try_from(time).unwrap();
+        let (found, _) = epoll::wait(&streams.epoll, &mut events[..], Some(&time)).unwrap();
+        found.first().map(|event| event.data.u64())
+    }
+
+    /// Adding it could fail: a user's processes together may watch only so many descriptors.
+    #[test]
+    fn paused_stream_stays_in_the_epoll_set_and_is_silent_until_it_is_resumed() {
+        const LONG: Duration = Duration::from_secs(20);
+        let mut streams = streams();
+        let ((tcp, mut far), qpn) = (connected(), Qpn::new(5));
+        streams.add(qpn, tcp.clone()).unwrap();
+        io::Write::write_all(&mut far, &[1]).unwrap();
+        assert_eq!(reported(&streams, LONG), Some(5));
+        streams.pause(qpn, &tcp);
+        let again = streams.watch(qpn, &tcp).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(reported(&streams, Duration::ZERO), None);
+        streams.resume(qpn, tcp.clone());
+        assert_eq!(reported(&streams, LONG), Some(5));
+        assert!(streams.remove(&tcp));
+        assert_eq!(reported(&streams, Duration::ZERO), None);
+    }
 
     #[test]
     fn mulpdu_is_the_one_of_rfc_5044_for_each_mss() {
