@@ -20,6 +20,7 @@ use rdmux_link::{LinkCaps, TcpStream, Wire};
 use rdmux_transport::Time;
 use rdmux_transport::iwarp::{StreamParams, Wish};
 use rdmux_wire::Qpn;
+use rdmux_wire::iwarp::fpdu;
 use rustix::event::{Timespec, epoll};
 
 use super::{Inbound, Path};
@@ -193,7 +194,7 @@ impl Engine {
     ) {
         let taken = TcpStream::new(stream).and_then(|tcp| {
             let tcp = Arc::new(tcp);
-            let mulpdu = mulpdu(tcp.max_segment());
+            let mulpdu = mulpdu(tcp.max_segment(), params.tx_markers);
             self.inbound(|inbound| inbound.streams().add(qpn, tcp.clone()))?;
             let table = device.qps().read();
             let attached = table.get(qpn).is_some_and(|core| {
@@ -335,13 +336,12 @@ impl Engine {
     }
 }
 
-/// Returns the maximum length of the part of a message that a frame carries, so that the frame fills a segment of the stream (RFC
-/// 5044 section 4.2).
-fn mulpdu(segment: usize) -> u32 {
+/// Returns the maximum length of the part of a message that a frame carries, so that the frame, with its markers, fills a segment
+/// of the stream (RFC 5044 section 4.2).
+fn mulpdu(segment: usize, markers: bool) -> u32 {
     /// A frame's length field is 16 bits, and its payload is padded to words.
     const MOST: usize = 65_532;
-    let ulpdu = segment.saturating_sub(6 + segment % 4);
-    u32::try_from(ulpdu.min(MOST)).unwrap_or(u32::MAX)
+    u32::try_from(fpdu::mulpdu(segment, markers).min(MOST)).unwrap_or(u32::MAX)
 }
 
 impl Bound<'_> {
@@ -641,9 +641,20 @@ mod tests {
     #[test]
     fn mulpdu_is_the_one_of_rfc_5044_for_each_mss() {
         // Ethernet with time stamps, without, and loopback: RFC 5044's EMSS - (6 + EMSS mod 4).
-        assert_eq!(mulpdu(1448), 1442);
-        assert_eq!(mulpdu(1460), 1454);
-        assert_eq!(mulpdu(65_483), 65_474);
-        assert_eq!(mulpdu(1 << 20), 65_532);
+        assert_eq!(mulpdu(1448, false), 1442);
+        assert_eq!(mulpdu(1460, false), 1454);
+        assert_eq!(mulpdu(65_483, false), 65_474);
+        assert_eq!(mulpdu(1 << 20, false), 65_532);
+    }
+
+    #[test]
+    fn frame_with_markers_fits_into_a_segment() {
+        let framing = fpdu::Framing { crc: true, markers: true };
+        for segment in [536, 1448, 1460, 8948, 65_483] {
+            let ulpdu = mulpdu(segment, true) as usize;
+            for position in (0..512).step_by(4) {
+                assert!(framing.frame_len(position, ulpdu) <= segment, "{segment} at {position}");
+            }
+        }
     }
 }
