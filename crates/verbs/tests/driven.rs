@@ -243,3 +243,26 @@ fn half_closed_stream_without_send_space_does_not_keep_device_busy() {
     assert!((0..100).any(|_| brings_nothing()));
     assert_eq!(a.node.qp.state(), QpState::Err);
 }
+
+#[test]
+fn full_stream_is_not_retried_until_there_is_room() {
+    let (mut a, stream, mut peer) = with_raw_peer("127.77.206.9");
+    // The buffer holds far more than its later size permits, and the peer reads nothing.
+    while (&stream).write(&[0; 4096]).is_ok() {}
+    sockopt::set_socket_send_buffer_size(&stream, 1).unwrap();
+    a.node.send(1, SendOp::Send, 0, 8);
+    a.drive();
+    assert_eq!(a.next, None, "it would be retried without effect");
+    assert!(a.take().is_none());
+    let reader = std::thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()));
+    let completion = loop {
+        match a.take() {
+            Some(completion) => break completion,
+            None => turn(&mut [&mut a]),
+        }
+    };
+    assert_eq!((completion.wr_id, completion.status), (1, WcStatus::Success));
+    drop((a, stream));
+    // A reset ends it, too.
+    let _ = reader.join().unwrap();
+}

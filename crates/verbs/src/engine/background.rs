@@ -18,7 +18,7 @@ use super::wait::{Sleep, TICK, Waiter};
 use crate::engine::device::Device;
 use crate::objects::error::VerbsError;
 
-/// Time that the thread waits for room in a full ring or socket.
+/// Time that the thread waits for room in a full ring or socket. Streams wake it when they have room.
 pub(crate) const RETRY: Duration = Duration::from_micros(100);
 /// Time that the thread busy-polls without finding work before it sleeps, if sockets or other processes bring work.
 const LINGER: Duration = Duration::from_micros(50);
@@ -173,13 +173,14 @@ impl Engine {
         // A process that put a record into a ring before the ring was marked as asleep does not ring the doorbell. Nor does a thread
         // that took the record in a poll report that the queue pair owes an ACK, or that there was no room to send it. The queue pair
         // may be in either list; no round moves it while both are checked.
-        let round = self.round.lock();
+        let mut round = self.round.lock();
         if !round.inbound.sleep() {
             return Some(Duration::ZERO);
         }
         let owed = (!round.owed.is_empty()).then_some(RETRY);
         let unheard = (!heard).then_some(TICK);
-        self.deadline(device).into_iter().chain(owed).chain(unheard).min()
+        let has_room_wakeup = round.inbound.streams().wait_for_room(&self.pending.lock());
+        self.deadline(device, has_room_wakeup).into_iter().chain(owed).chain(unheard).min()
     }
 
     /// Does the work of the missing background thread. Returns how long nothing needs to be done unless the device's

@@ -497,13 +497,14 @@ impl Engine {
         self.round.is_locked()
     }
 
-    /// Returns how long the background thread may sleep.
-    fn deadline(&self, device: &Device) -> Option<Duration> {
+    /// Returns how long the background thread may sleep. `has_room_wakeup` is whether it is woken when the queue pairs that have more
+    /// to send have room.
+    fn deadline(&self, device: &Device, has_room_wakeup: bool) -> Option<Duration> {
         if self.has_resumed() || self.has_ended() {
             return Some(Duration::ZERO);
         }
         // The remaining entries may have found no room, for example because a peer is stopped.
-        let waits = !self.pending.lock().is_empty()
+        let waits = !has_room_wakeup && !self.pending.lock().is_empty()
             || !self.owed.lock().is_empty()
             || !device.has_failed() && device.xrc().is_waiting();
         let retry = waits.then_some(background::RETRY);
@@ -735,7 +736,7 @@ mod tests {
             // No other thread sends it meanwhile.
             let round = engine.round.lock();
             engine.owe_ack(node.qp.core.qpn);
-            assert_eq!(engine.deadline(&node.device), Some(RETRY));
+            assert_eq!(engine.deadline(&node.device, false), Some(RETRY));
             drop(round);
             while !engine.owed.lock().is_empty() {
                 std::thread::yield_now();
@@ -752,7 +753,7 @@ mod tests {
             // No other thread closes it meanwhile.
             let round = engine.round.lock();
             Bound::lock(&node.device, &node.qp.core).forget_stream();
-            assert_eq!(engine.deadline(&node.device), Some(Duration::ZERO));
+            assert_eq!(engine.deadline(&node.device, false), Some(Duration::ZERO));
             drop(round);
             while node.control.ended() != [node.qp.qpn()] {
                 std::thread::yield_now();

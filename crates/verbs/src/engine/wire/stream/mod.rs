@@ -6,11 +6,14 @@
 //!
 //! A stream whose next message waits for a receive is paused: no round reads it, and it wakes no thread, until a receive is posted,
 //! to the queue pair or to its shared queue, or the time limit expires. So is one whose end was read, if data must be sent on it.
+//!
+//! A stream without room to send is retried by every round. A thread that sleeps is woken when there is room.
 
 mod env;
 
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -90,7 +93,9 @@ pub(crate) struct Streams {
     epoll: OwnedFd,
     /// The streams that rounds read, and those that are paused.
     open: Vec<(Qpn, Arc<TcpStream>)>,
-    paused: Vec<Arc<TcpStream>>,
+    paused: Vec<(Qpn, Arc<TcpStream>)>,
+    /// The descriptors of streams that the set reports when there is room to send.
+    full: BTreeSet<RawFd>,
     buffer: Box<[u8]>,
     ready: Vec<(Qpn, Arc<TcpStream>)>,
 }
@@ -99,8 +104,12 @@ impl Streams {
     pub(crate) fn new(waiter: &Waiter) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         waiter.add(epoll.as_fd())?;
+        Ok(Self::of(epoll))
+    }
+
+    fn of(epoll: OwnedFd) -> Self {
         let (open, paused, ready) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { epoll, open, paused, buffer: Box::default(), ready })
+        Self { epoll, open, paused, full: BTreeSet::new(), buffer: Box::default(), ready }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -120,29 +129,55 @@ impl Streams {
         Ok(epoll::add(&self.epoll, tcp.as_fd(), token(qpn), epoll::EventFlags::IN)?)
     }
 
-    /// Changes what the stream is watched for. Fails only if it is not in the set.
-    fn watch_for(&self, qpn: Qpn, tcp: &Arc<TcpStream>, events: epoll::EventFlags) {
-        if let Err(error) = epoll::modify(&self.epoll, tcp.as_fd(), token(qpn), events) {
-            tracing::warn!(%qpn, %error, "cannot change what a stream is watched for");
+    /// Makes the set report the streams of these queue pairs when there is room to send, and no others. Returns whether each of
+    /// them has a stream.
+    pub(in crate::engine) fn wait_for_room(&mut self, waiting: &VecDeque<Qpn>) -> bool {
+        let has_none = self.open.is_empty() && self.paused.is_empty();
+        if has_none || waiting.is_empty() && self.full.is_empty() {
+            return waiting.is_empty();
         }
+        let mut waiting: Vec<Qpn> = waiting.iter().copied().collect();
+        waiting.sort_unstable();
+        waiting.dedup();
+        let mut found = 0;
+        let Self { epoll, open, paused, full, .. } = self;
+        let open = open.iter().map(|stream| (stream, true));
+        for ((qpn, tcp), reads) in open.chain(paused.iter().map(|stream| (stream, false))) {
+            let waits = waiting.binary_search(qpn).is_ok();
+            found += usize::from(waits);
+            let fd = tcp.as_fd().as_raw_fd();
+            if waits != full.contains(&fd) {
+                watch_for(epoll, *qpn, tcp, events(reads, waits));
+                if waits {
+                    full.insert(fd)
+                } else {
+                    full.remove(&fd)
+                };
+            }
+        }
+        found >= waiting.len()
+    }
+
+    /// Returns whether a stream is watched for room.
+    fn is_full(&self, tcp: &TcpStream) -> bool {
+        self.full.contains(&tcp.as_fd().as_raw_fd())
     }
 
     /// Pauses a stream: rounds do not read it, and it wakes no thread. It stays in the set, because adding it again could fail.
     fn pause(&mut self, qpn: Qpn, tcp: &Arc<TcpStream>) {
-        // A stream that is reset is reported in any case, but only once.
-        self.watch_for(qpn, tcp, epoll::EventFlags::ET);
+        watch_for(&self.epoll, qpn, tcp, events(false, self.is_full(tcp)));
         self.open.retain(|(_, open)| !Arc::ptr_eq(open, tcp));
-        self.paused.push(tcp.clone());
+        self.paused.push((qpn, tcp.clone()));
     }
 
     /// Resumes a paused stream.
     fn resume(&mut self, qpn: Qpn, tcp: Arc<TcpStream>) {
         let before = self.paused.len();
-        self.paused.retain(|paused| !Arc::ptr_eq(paused, &tcp));
+        self.paused.retain(|(_, paused)| !Arc::ptr_eq(paused, &tcp));
         if self.paused.len() == before {
             return;
         }
-        self.watch_for(qpn, &tcp, epoll::EventFlags::IN);
+        watch_for(&self.epoll, qpn, &tcp, events(true, self.is_full(&tcp)));
         self.open.push((qpn, tcp));
     }
 
@@ -152,7 +187,8 @@ impl Streams {
         let _ = epoll::delete(&self.epoll, tcp.as_fd());
         let before = self.open.len() + self.paused.len();
         self.open.retain(|(_, open)| !Arc::ptr_eq(open, tcp));
-        self.paused.retain(|paused| !Arc::ptr_eq(paused, tcp));
+        self.paused.retain(|(_, paused)| !Arc::ptr_eq(paused, tcp));
+        self.full.remove(&tcp.as_fd().as_raw_fd());
         self.open.len() + self.paused.len() != before
     }
 
@@ -170,6 +206,9 @@ impl Streams {
             return;
         };
         for event in found {
+            if { event.flags } == epoll::EventFlags::OUT {
+                continue;
+            }
             let qpn = event.data.u64();
             let named = |(open, _): &&(Qpn, Arc<TcpStream>)| u64::from(open.get()) == qpn;
             self.ready.extend(self.open.iter().find(named).cloned());
@@ -180,6 +219,24 @@ impl Streams {
 /// Returns the data with which the set reports a queue pair's stream.
 fn token(qpn: Qpn) -> epoll::EventData {
     epoll::EventData::new_u64(u64::from(qpn.get()))
+}
+
+/// Returns the events for a stream that is read, or for one that waits for room. One with neither must not wake a thread: the
+/// kernel reports a reset in any case, but then only once.
+fn events(reads: bool, waits_for_room: bool) -> epoll::EventFlags {
+    match (reads, waits_for_room) {
+        (false, false) => epoll::EventFlags::ET,
+        (true, false) => epoll::EventFlags::IN,
+        (false, true) => epoll::EventFlags::OUT,
+        (true, true) => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+    }
+}
+
+/// Changes what a stream in the set is watched for. Fails only for one that is not.
+fn watch_for(epoll: &OwnedFd, qpn: Qpn, tcp: &TcpStream, events: epoll::EventFlags) {
+    if let Err(error) = epoll::modify(epoll, tcp.as_fd(), token(qpn), events) {
+        tracing::warn!(%qpn, %error, "cannot change what a stream is watched for");
+    }
 }
 
 impl Engine {
@@ -606,9 +663,7 @@ mod tests {
     }
 
     fn streams() -> Streams {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let (open, paused, ready) = (Vec::new(), Vec::new(), Vec::new());
-        Streams { epoll, open, paused, buffer: Box::default(), ready }
+        Streams::of(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap())
     }
 
     /// Waits for a stream that is reported. Returns none if there is none within the time.
