@@ -10,7 +10,8 @@
 //! ```
 //!
 //! From any phase a broken stream, or one that the peer does not read, leads to Aborted. A stream
-//! that accepts no more data leads there when the data received on it has been read.
+//! that accepts no more data leads there when the data received on it has been read. An end that is
+//! still draining when the peer ends its half sends the rest, and is then Closed.
 
 use core::time::Duration;
 
@@ -41,6 +42,8 @@ pub(super) enum Phase {
         last: u32,
         /// The time to give up, unless progress is made.
         until: Time,
+        /// Whether the peer has ended its half. It still reads.
+        peer_ended: bool,
     },
     /// Everything is sent. The peer may still send.
     HalfClosed {
@@ -130,7 +133,8 @@ impl Qp {
             return;
         }
         self.state = QpState::Sqd;
-        self.phase = Phase::Draining { last: self.sq.tail, until: now.after(STALL_TIME) };
+        let until = now.after(STALL_TIME);
+        self.phase = Phase::Draining { last: self.sq.tail, until, peer_ended: false };
         self.check_drained(now, env);
     }
 
@@ -155,15 +159,32 @@ impl Qp {
 
     /// Ends the local half of the stream when everything that it was kept open for is done.
     pub(super) fn check_drained<E: Env>(&mut self, now: Time, env: &mut E) {
-        let Phase::Draining { last, .. } = self.phase else { return };
+        let Phase::Draining { last, peer_ended, .. } = self.phase else { return };
         let done = self.sq.head == last && self.tx.is_quiet() && self.serving.is_empty();
         if self.tx.broken || !done {
             return;
         }
-        self.phase = Phase::HalfClosed { until: now.after(CLOSING_TIME) };
         if self.attr.en_sqd_async_notify {
             env.event(QpEvent::SqDrained);
         }
+        if peer_ended {
+            self.phase = Phase::Closed;
+            return self.enter_error(env);
+        }
+        self.phase = Phase::HalfClosed { until: now.after(CLOSING_TIME) };
+    }
+
+    /// Returns whether the peer has ended its half of a stream on which this end still sends.
+    pub(super) fn has_peer_ended(&self) -> bool {
+        matches!(self.phase, Phase::Draining { peer_ended: true, .. })
+    }
+
+    /// Returns whether requests are left to send that were posted before the disconnect, and none waits for a response.
+    fn only_sends(&self) -> bool {
+        let Phase::Draining { last, .. } = self.phase else { return false };
+        let left = (0..last.wrapping_sub(self.sq.head)).map(|n| self.sq.head.wrapping_add(n));
+        let mut kinds = left.map(|index| self.sq.get(index).kind);
+        self.tx.queries == 0 && kinds.all(|kind| !kind.row().wants_response())
     }
 
     pub(super) fn is_draining(&self) -> bool {
@@ -203,12 +224,19 @@ impl Qp {
     }
 
     /// Handles the end of the peer's half of the stream (`clean`), or a reset by the peer.
-    /// Incomplete work is flushed. A Terminate in progress is still sent.
+    /// Incomplete work is flushed. A Terminate in progress is still sent, and so is what was posted before a disconnect,
+    /// unless a part of it needs a response. The driver then reads no more from the stream.
     pub fn handle_end<E: Env>(&mut self, _now: Time, clean: bool, env: &mut E) {
         self.phase = match self.phase {
             Phase::Detached | Phase::Closed | Phase::Aborted => return,
             Phase::Terminating { until, .. } if clean => {
                 Phase::Terminating { until, peer_ended: true }
+            }
+            Phase::Draining { last, until, .. }
+                if clean && !self.tx.broken && !self.tx.held && self.only_sends() =>
+            {
+                self.phase = Phase::Draining { last, until, peer_ended: true };
+                return;
             }
             Phase::Open | Phase::Draining { .. } if !self.tx.can_end() => Phase::Aborted,
             _ => Phase::Closed,

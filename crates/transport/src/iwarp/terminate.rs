@@ -34,7 +34,8 @@ impl Qp {
         let can_tell =
             !self.tx.broken && matches!(self.phase, Phase::Open | Phase::Draining { .. });
         self.phase = if can_tell && self.prepare_last_words(&message[..len], env).is_ok() {
-            Phase::Terminating { until: now.after(TERMINATE_TIME), peer_ended: false }
+            let peer_ended = self.has_peer_ended();
+            Phase::Terminating { until: now.after(TERMINATE_TIME), peer_ended }
         } else {
             Phase::Aborted
         };

@@ -204,6 +204,10 @@ impl Qp {
             if matches!(self.phase, Phase::Terminating { .. }) {
                 return self.send_last_words(now, env);
             }
+            if self.tx.broken && self.has_peer_ended() {
+                // Nothing is left to read.
+                self.abort(env);
+            }
             if self.tx.broken || !matches!(self.phase, Phase::Open | Phase::Draining { .. }) {
                 return TxState::Idle;
             }

@@ -68,6 +68,54 @@ fn simultaneous_disconnect_completes_sends_and_closes_both_ends() {
 }
 
 #[test]
+fn simultaneous_disconnect_completes_a_long_send_and_its_receive() {
+    for params in [PLAIN, StreamParams { crc: true, tx_markers: true, ..PLAIN }] {
+        let mut pair = Pair::with(&params, 1460, Carriage { chunk: 0, room: 100, direct: false });
+        pair.a.w.memory.bytes[..5000].fill(7);
+        pair.b.recv(1, 0, 5000);
+        pair.b.recv(2, 0, 64);
+        pair.a.send(1, SendOp::Send, 0, 5000);
+        pair.a.poll(pair.now);
+        for end in [&mut pair.a, &mut pair.b] {
+            end.qp.shutdown(Time(1), &mut end.w);
+        }
+        pair.run();
+        assert_eq!(pair.a.done(Side::Send), good([1]));
+        assert_eq!(pair.b.done(Side::Recv), [(1, WcStatus::Success), (2, FLUSHED)]);
+        assert_eq!(pair.b.w.memory.bytes[..5000], [7; 5000]);
+        for end in [&pair.a, &pair.b] {
+            assert_eq!((end.qp.state(), end.qp.wish()), (QpState::Err, Wish::Close));
+        }
+    }
+}
+
+#[test]
+fn stream_that_breaks_after_fin_of_the_peer_is_aborted() {
+    let mut end = End::attached(&PLAIN);
+    end.w.stream.room = 30;
+    end.send(1, SendOp::Send, 0, 64);
+    end.poll(Time(1));
+    end.qp.shutdown(Time(1), &mut end.w);
+    end.qp.handle_end(Time(1), true, &mut end.w);
+    assert_eq!((end.qp.state(), end.qp.wish()), (QpState::Sqd, Wish::Keep));
+    end.w.stream.broken = true;
+    end.poll(Time(2));
+    assert_eq!((end.qp.state(), end.qp.wish()), (QpState::Err, Wish::Abort));
+    assert_eq!(end.done(Side::Send), [(1, FLUSHED)]);
+}
+
+#[test]
+fn request_that_waits_for_a_response_ends_the_stream_at_the_peers_fin() {
+    let mut end = End::attached(&PLAIN);
+    end.send(1, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0, 64);
+    end.sent();
+    end.qp.shutdown(Time(1), &mut end.w);
+    end.qp.handle_end(Time(1), true, &mut end.w);
+    assert_eq!((end.qp.state(), end.qp.wish()), (QpState::Err, Wish::Close));
+    assert_eq!(end.done(Side::Send), [(1, FLUSHED)]);
+}
+
+#[test]
 fn request_posted_in_sqd_after_disconnect_is_flushed() {
     let mut pair = Pair::new();
     pair.b.recv(1, 0, 64);
