@@ -166,14 +166,6 @@ impl ProcessMemory {
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(n) if n > 0)
     }
 
-    /// Returns whether the process was checked during this tick of the coarse clock, some milliseconds. No kernel
-    /// allocates all its process IDs in that time, and none is reused before.
-    fn was_seen(&self) -> bool {
-        let now = clock_gettime(ClockId::MonotonicCoarse);
-        let tick = now.tv_sec * 1000 + now.tv_nsec / 1_000_000;
-        self.seen.swap(tick, Ordering::Relaxed) == tick
-    }
-
     /// Fills `to` from the other process's address `va`.
     ///
     /// # Errors
@@ -327,11 +319,18 @@ impl ProcessMemory {
         }
     }
 
-    /// Returns an error if the process is known to have ended.
+    /// Returns an error if the process is known to have ended. Checks it once in each tick of the coarse clock, some
+    /// milliseconds: no kernel allocates all its process IDs in that time, and none is reused before.
     fn look_for_it(&self) -> Result<(), ProcMemError> {
-        if !self.was_seen() && self.is_gone() {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        let tick = now.tv_sec * 1000 + now.tv_nsec / 1_000_000;
+        if self.seen.load(Ordering::Relaxed) == tick {
+            return Ok(());
+        }
+        if self.is_gone() {
             return Err(ProcMemError::Gone { pid: self.pid });
         }
+        self.seen.store(tick, Ordering::Relaxed);
         Ok(())
     }
 

@@ -213,3 +213,17 @@ fn pidfd_with_proc_of_another_pid_namespace_is_refused() {
         assert!(said.contains(what), "{more:?}: {said}");
     }
 }
+
+#[test]
+fn process_that_ended_is_gone_for_every_copy_even_if_another_has_its_id() {
+    let ended = {
+        let (target, _) = Target::spawn();
+        pidfd(target.pid())
+    };
+    let (other, addr) = Target::spawn();
+    let memory = ProcessMemory::new(other.pid(), Some(ended)).unwrap();
+    for _ in 0..1000 {
+        let written = memory.write(addr, &[0xff]);
+        assert!(matches!(written, Err(ProcMemError::Gone { .. })), "{written:?}");
+    }
+}
