@@ -6,10 +6,12 @@
 
 use std::mem::MaybeUninit;
 
-/// Signals for a fault of the thread itself: never blocked.
-const FAULTS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
+/// Signals that the thread itself causes, by a fault, a trap or a system call that a sandbox traps: never blocked. The kernel ends a
+/// process that blocks the one it must get.
+const FAULTS: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Calls `f` with all signals blocked except those for faults. Threads created by it inherit the mask, and so never run a signal
+/// Calls `f` with all signals blocked except those that a thread causes itself. Threads created by it inherit the mask, and so never run a signal
 /// handler of the program.
 pub fn with_blocked<R>(f: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
@@ -29,4 +31,24 @@ pub fn with_blocked<R>(f: impl FnOnce() -> R) -> R {
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_a_thread_causes_itself_are_not_blocked() {
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+            u64::from_str_radix(mask.trim(), 16).unwrap()
+        };
+        let mask = with_blocked(|| std::thread::spawn(blocked)).join().unwrap();
+        let is_blocked = |signal: libc::c_int| mask >> (signal - 1) & 1 == 1;
+        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGTRAP, libc::SIGSYS] {
+            assert!(!is_blocked(signal), "{signal}");
+        }
+        assert!(is_blocked(libc::SIGTERM) && is_blocked(libc::SIGUSR1));
+    }
 }
