@@ -5,12 +5,10 @@
 //! `O_NONBLOCK`, fill the queue behind it, or empty it. Therefore two processes share no description: each holds one end of a
 //! pair of datagram sockets, and each call requests non-blocking operation itself (`MSG_DONTWAIT`).
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_domain, socket_type};
@@ -107,16 +105,6 @@ pub struct PeerBell {
     takes_descriptors: bool,
 }
 
-/// The number of handles of an end in this process, by the inode of the socket. Two answers to a request for a ring may bring an
-/// end twice, and only the drop of the last handle may drain the socket: otherwise the rings of other handles would be
-/// lost.
-static HANDLES: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
-
-/// Returns the key of a socket in [`HANDLES`].
-fn inode(socket: &OwnedFd) -> Option<u64> {
-    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino)
-}
-
 /// The socket option that permits descriptors in messages (`SO_PASSRIGHTS`, Linux 6.16).
 const SO_PASSRIGHTS: i32 = 83;
 
@@ -153,9 +141,6 @@ impl PeerBell {
 
     fn new(socket: OwnedFd) -> Self {
         let refused = sys::set_int(&socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 0);
-        if let Some(inode) = inode(&socket) {
-            *HANDLES.lock().entry(inode).or_default() += 1;
-        }
         Self { socket: Arc::new(socket), takes_descriptors: refused.is_err() }
     }
 
@@ -171,7 +156,7 @@ impl PeerBell {
     /// Gives up this handle, and leaves the end as it is for other handles of it, here or in other processes. A handle that is
     /// dropped instead ends the bell, on kernels before Linux 6.16 for all of them.
     pub fn leave(mut self) {
-        // Nothing is closed: the others have the same socket.
+        // No descriptors in the queue are closed: the others have the same socket.
         self.takes_descriptors = false;
     }
 
@@ -244,24 +229,11 @@ impl PeerBell {
             self.holds_descriptors() != Ok(true)
         })
     }
-
-    /// Removes this handle from the count. Returns whether it was the process's last of its end.
-    fn is_last(&self) -> bool {
-        let Some(inode) = inode(&self.socket) else { return true };
-        let mut handles = HANDLES.lock();
-        let left = handles.get(&inode).map_or(0, |count| count - 1);
-        if left == 0 {
-            handles.remove(&inode);
-        } else {
-            handles.insert(inode, left);
-        }
-        left == 0
-    }
 }
 
 impl Drop for PeerBell {
     fn drop(&mut self) {
-        if self.is_last() && self.takes_descriptors && !self.is_harmless() {
+        if self.takes_descriptors && !self.is_harmless() {
             // The kernel closes it at the end of the process, without waiting.
             std::mem::forget(self.socket.clone());
         }
@@ -428,17 +400,18 @@ mod tests {
         let mut old = PeerBell::from_fd(end.duplicate().unwrap()).unwrap();
         let _ = sys::set_int(&old, libc::SOL_SOCKET, SO_PASSRIGHTS, 1);
         old.takes_descriptors = true;
+        end.leave();
         old
     }
 
     /// Both processes may request a ring at once. Each then gets its end in a reply and in an event.
     #[test]
-    fn dropped_duplicate_handle_keeps_the_peer_bell_working() {
+    fn duplicate_handle_that_is_left_keeps_the_peer_bell_working() {
         let (a, b) = PeerBell::pair().unwrap();
         let a = old(a);
         let second = old(PeerBell::from_fd(a.duplicate().unwrap()).unwrap());
         b.ring().unwrap();
-        drop(second);
+        second.leave();
         assert!(a.clear().unwrap(), "what had come");
         b.ring().unwrap();
         assert!(a.clear().unwrap(), "what comes");

@@ -450,10 +450,10 @@ impl Neighbours {
         let wire = Ring::to_process(bell);
         let bell = wire.bell().cloned();
         let opened = self.open(device, slot, (&tx, &rx), wire, reach);
-        if opened.is_err()
+        if !matches!(opened, Ok(None))
             && let Some(bell) = bell.and_then(Arc::into_inner)
         {
-            // The rings may be requested again. The service then passes the same end.
+            // The end was opened before, or the rings may be requested again, and the service then passes the same end.
             bell.leave();
         }
         opened
