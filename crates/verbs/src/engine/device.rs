@@ -362,14 +362,19 @@ impl Device {
         Counters(self.counters()).add(Counter::QpsOpen, 1);
     }
 
+    fn with_slot_of(&self, qpn: Qpn, f: impl FnOnce(&mut SlotUse)) {
+        if let Some(slot) = self.slots.lock().iter_mut().find(|s| s.slot() == slot_of(qpn)) {
+            f(slot);
+        }
+    }
+
     pub(crate) fn remove_qp(&self, qp: &Arc<QpCore>) {
+        // A new queue pair may have the number only when everything about this one is removed.
+        self.with_slot_of(qp.qpn, |slot| slot.leave(qp.qpn));
         self.qps.write().set(qp.qpn, None);
         self.regions.write().unbind_qp(qp.qpn);
-        let slot = slot_of(qp.qpn);
-        if let Some(slot) = self.slots.lock().iter_mut().find(|s| s.slot() == slot) {
-            slot.give_back();
-        }
         self.engine.forget(self, qp);
+        self.with_slot_of(qp.qpn, |slot| slot.give_back(qp.qpn));
         Counters(self.counters()).sub(Counter::QpsOpen, 1);
     }
 }

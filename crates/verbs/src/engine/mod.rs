@@ -692,6 +692,7 @@ mod tests {
     use super::drive::Bound;
     use crate::Cq;
     use crate::lab::{Lab, PLAIN, pair, stream_pair};
+    use crate::objects::control::SLOT_QPS;
     use rdmux_transport::attr::QpType;
     use rdmux_transport::wr::{Completion, RecvWr};
 
@@ -742,6 +743,24 @@ mod tests {
                 std::thread::yield_now();
             }
         }
+    }
+
+    #[test]
+    fn qpn_is_reused_only_after_its_qp_is_forgotten() {
+        let (node, _peer) = pair(QpType::Rc, false, 8);
+        let (device, core, qpn) = (&node.device, &node.qp.core, node.qp.qpn());
+        let round = device.engine().round.lock();
+        std::thread::scope(|scope| {
+            scope.spawn(|| device.remove_qp(core));
+            while device.qps().read().get(qpn).is_some() {
+                std::thread::yield_now();
+            }
+            // More than a slot has.
+            assert!((0..SLOT_QPS).all(|_| device.alloc_qpn().unwrap() != qpn));
+            drop(round);
+        });
+        // It is removed already.
+        std::mem::forget(node.qp);
     }
 
     /// The program thread that ended the stream may never poll again.

@@ -95,11 +95,13 @@ pub(crate) struct SlotUse {
     slot: u16,
     next: u32,
     used: u32,
+    /// The numbers in use whose queue pairs are no longer in the table.
+    leaving: Vec<Qpn>,
 }
 
 impl SlotUse {
     pub(crate) fn new(grant: SlotGrant) -> Self {
-        Self { slot: grant.slot, next: u32::from(grant.first_index), used: 0 }
+        Self { slot: grant.slot, next: u32::from(grant.first_index), used: 0, leaving: Vec::new() }
     }
 
     /// Returns the slot.
@@ -115,14 +117,20 @@ impl SlotUse {
         let base = u32::from(self.slot) << SLOT_SHIFT;
         let qpn = (0..SLOT_QPS)
             .map(|i| Qpn::new(base | ((self.next + i) & (SLOT_QPS - 1))))
-            .find(|qpn| table.get(*qpn).is_none())?;
+            .find(|qpn| table.get(*qpn).is_none() && !self.leaving.contains(qpn))?;
         self.next = (qpn.get() & (SLOT_QPS - 1)) + 1;
         self.used += 1;
         Some(qpn)
     }
 
+    /// Reserves the number of a queue pair that leaves the table, until it is given back.
+    pub(crate) fn leave(&mut self, qpn: Qpn) {
+        self.leaving.push(qpn);
+    }
+
     /// Frees a number.
-    pub(crate) fn give_back(&mut self) {
+    pub(crate) fn give_back(&mut self, qpn: Qpn) {
+        self.leaving.retain(|leaving| *leaving != qpn);
         self.used -= 1;
     }
 }
@@ -143,7 +151,7 @@ mod tests {
         assert_eq!((slot_of(first), index_of(first)), (3, 7));
         table.set(first, Some(Arc::new(())));
         table.set(first, None);
-        slot.give_back();
+        slot.give_back(first);
         let others: Vec<_> = (1..SLOT_QPS)
             .map(|_| {
                 let qpn = slot.take(&table).unwrap();
