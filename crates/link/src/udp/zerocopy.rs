@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -107,6 +107,32 @@ impl Way {
     }
 }
 
+/// The result of a check that is made once. No lock is held during the check: another thread may fork meanwhile, and a child would
+/// wait for the lock forever. Several threads may check at once.
+#[derive(Debug)]
+struct Verdict(AtomicU8);
+
+impl Verdict {
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+
+    const fn new() -> Self {
+        Self(AtomicU8::new(0))
+    }
+
+    fn get_or(&self, check: impl FnOnce() -> bool) -> bool {
+        match self.0.load(Relaxed) {
+            Self::NO => false,
+            Self::YES => true,
+            _ => {
+                let result = check();
+                self.0.store(if result { Self::YES } else { Self::NO }, Relaxed);
+                result
+            }
+        }
+    }
+}
+
 impl ZeroCopyPool {
     /// Creates a pool for `buffers` messages at a time.
     ///
@@ -114,8 +140,8 @@ impl ZeroCopyPool {
     ///
     /// `Unsupported` if the kernel does not accept pages or corrupts them; those of `mmap(2)`.
     pub fn new(buffers: usize) -> io::Result<Self> {
-        static WORKS: OnceLock<bool> = OnceLock::new();
-        if !*WORKS.get_or_init(|| works().unwrap_or(false)) {
+        static WORKS: Verdict = Verdict::new();
+        if !WORKS.get_or(|| works().unwrap_or(false)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
         Self::with(buffers)
@@ -316,6 +342,17 @@ mod tests {
 
     fn dest(slot: u32) -> ZeroCopyDest {
         ZeroCopyDest { addr: (Ipv4Addr::LOCALHOST, 4791).into(), slot }
+    }
+
+    /// A child of fork(2) has the memory of a process in which a thread was checking, but not that thread.
+    #[test]
+    fn check_does_not_wait_for_one_that_has_begun() {
+        let verdict = Verdict::new();
+        assert!(verdict.get_or(|| {
+            assert!(!verdict.get_or(|| false));
+            true
+        }));
+        assert!(verdict.get_or(|| panic!("it is known")));
     }
 
     #[test]
