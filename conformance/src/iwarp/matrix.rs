@@ -144,13 +144,13 @@ impl Cell {
     }
 }
 
-/// Returns the expected outcome of a responder's reply to rdmux.
-fn when_we_ask(peer_to_peer: bool, answer: Speaks) -> Outcome {
+/// Returns the expected outcome of a responder's reply to rdmux. A responder that sets A waits for the first frame even if rdmux
+/// has not set it.
+fn when_we_ask(answer: Speaks) -> Outcome {
     let Speaks::V2(bits) = answer else { return Outcome::Up(None) };
     match bits {
-        _ if !peer_to_peer => Outcome::Up(None),
         Bits { a: false, .. } => Outcome::Up(None),
-        // rdmux offers a Write and a Read.
+        // rdmux sends a Write or a Read.
         Bits { c: true, .. } => Outcome::Up(Some(Rtr::Write)),
         Bits { d: true, .. } => Outcome::Up(Some(Rtr::Read)),
         _ => Outcome::Terminated(Fault::MpaNoMatchingRtr),
@@ -177,8 +177,7 @@ pub(super) fn rows() -> Vec<Row> {
         let of_v2 = [Speaks::V1, Speaks::V2Plain].into_iter().chain(v2());
         let of_v1 = [Speaks::V1].into_iter();
         for (revision, answer) in of_v2.map(|a| (2, a)).chain(of_v1.map(|a| (1, a))) {
-            let outcome =
-                if revision == 1 { Outcome::Up(None) } else { when_we_ask(peer_to_peer, answer) };
+            let outcome = if revision == 1 { Outcome::Up(None) } else { when_we_ask(answer) };
             let name =
                 format!("rdmux asks {mode}, revision {revision} | answer {answer} | {outcome}");
             rows.push(Row::new(name, move |hosts| {

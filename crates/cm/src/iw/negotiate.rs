@@ -54,7 +54,7 @@ pub(crate) enum BadReply {
     Invalid,
     /// The peer wants more RDMA Reads than this end serves, or serves none where one is needed: MPA error code 6.
     InsufficientIrd,
-    /// The peer chose a first frame that was not offered, or none: MPA error code 7.
+    /// The peer chose a first frame that this end does not send, or none: MPA error code 7.
     NoMatchingRtr,
 }
 
@@ -199,7 +199,8 @@ pub(crate) fn conclude(
     };
     // A reply of an older revision has no further fields.
     let Some(theirs) = reply.enhanced else { return Ok(agreed) };
-    if theirs.peer_to_peer && wishes.peer_to_peer {
+    // A responder that uses the mode unasked waits for the frame, too.
+    if theirs.peer_to_peer {
         agreed.rtr = Some(chosen(&theirs)?);
     }
     if theirs.ird != Enhanced::NOT_NEGOTIATED && theirs.ord != Enhanced::NOT_NEGOTIATED {
@@ -218,7 +219,7 @@ pub(crate) fn conclude(
     Ok(agreed)
 }
 
-/// Returns the first frame that the responder chose from those offered.
+/// Returns the first frame that the responder chose, if it is one that this end sends.
 fn chosen(theirs: &Enhanced) -> Result<Rtr, BadReply> {
     match theirs {
         Enhanced { rtr_write: true, .. } => Ok(Rtr::Write),

@@ -176,8 +176,9 @@ fn mpa_initiator_accepts_only_offered_rtr_and_sufficient_ird() {
         // The peer does not support peer-to-peer.
         (true, 2, enhanced("", 6, 4), ok(None, 4, 6)),
         (true, 2, enhanced("CD", 6, 4), ok(None, 4, 6)),
-        // Peer-to-peer was not requested.
-        (false, 2, enhanced("AC", 6, 4), ok(None, 4, 6)),
+        // Peer-to-peer was not requested. A responder that uses it nevertheless waits for the first frame.
+        (false, 2, enhanced("AC", 6, 4), ok(Some(Rtr::Write), 4, 6)),
+        (false, 2, enhanced("AB", 6, 4), Err(BadReply::NoMatchingRtr)),
         (false, 2, enhanced("", 6, 4), ok(None, 4, 6)),
         // The peer serves less; it wants less, more than expected, more than the initiator can serve.
         (true, 2, enhanced("AC", 1, 1), ok(Some(Rtr::Write), 1, 6)),
