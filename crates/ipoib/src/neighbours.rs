@@ -207,7 +207,10 @@ impl Neighbours {
         let target = IpAddr::V6(message.target);
         match (message.kind, message.link) {
             (Kind::Advertisement { .. }, Some(found)) => self.answered(now, target, found, link),
-            (Kind::Solicitation, Some(asking)) => {
+            (Kind::Solicitation, asking)
+                if asking.is_some()
+                    || !message.src.is_unspecified() && !message.dst.is_multicast() =>
+            {
                 let Some(own) = link.own(target, source) else { return };
                 let answer = Neighbour {
                     src: message.target,
@@ -218,7 +221,10 @@ impl Neighbours {
                 };
                 self.counters.answered += 1;
                 link.send(To::Sender(source), &Resolution::Neighbour(answer));
-                self.learn(now, source, message.src.into(), asking, link);
+                // One to a single host may lack the sender's link address, which that host then has already.
+                if let Some(asking) = asking {
+                    self.learn(now, source, message.src.into(), asking, link);
+                }
             }
             (Kind::Solicitation, None) if message.src.is_unspecified() => {
                 // All machines receive the answer, so it must not reveal an address that only this machine's hosts may know of.

@@ -187,6 +187,28 @@ fn dad_probe_for_own_address_gets_multicast_neighbour_advertisement() {
     assert_eq!((a.0.len(), a.0.counters().malformed, a.0.counters().answered), (0, 0, 1));
 }
 
+/// RFC 4861, section 4.3: only a multicast solicitation must have the option.
+#[test]
+fn solicitation_without_link_address_is_answered_to_its_sender() {
+    let (mut a, b) = (host("fd00::1", 1), host("fd00::2", 2));
+    let from = source(&b.1, true);
+    let (IpAddr::V6(ours), IpAddr::V6(theirs)) = (a.1.ip, b.1.ip) else { unreachable!() };
+    let probe =
+        Neighbour { src: theirs, dst: ours, kind: Kind::Solicitation, target: ours, link: None };
+    let bytes = Resolution::Neighbour(probe).to_bytes();
+    a.0.handle(at(0), &from, bytes.as_slice(), &mut a.1).unwrap();
+    let answer = Neighbour {
+        src: ours,
+        dst: theirs,
+        kind: Kind::Advertisement { solicited: true },
+        target: ours,
+        link: Some(a.1.link),
+    };
+    let [(Some(_), answered)] = &a.1.sent[..] else { panic!("{:?}", a.1.sent) };
+    assert_eq!(*answered, Resolution::Neighbour(answer));
+    assert_eq!((a.0.len(), a.0.counters().malformed, a.0.counters().answered), (0, 0, 1));
+}
+
 /// The answer to a probe would be received on all machines.
 #[test]
 fn dad_probe_for_loopback_address_is_not_answered() {
