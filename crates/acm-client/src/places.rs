@@ -22,7 +22,7 @@ use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use rdmux_runtime::UserDir;
+use rdmux_runtime::{UserDir, environment};
 use rdmux_runtime::name::is_label;
 use rdmux_runtime::start::file_of_environment;
 use rustix::fs::{Mode, OFlags};

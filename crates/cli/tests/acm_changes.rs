@@ -152,6 +152,30 @@ fn another_manager_is_asked_for_paths_and_addresses_stay_known() {
 }
 
 #[test]
+fn groups_are_joined_at_another_manager_while_the_earlier_one_does_not_answer() {
+    let net = fabric_with(&["--sm-sweep=3600"]);
+    let there = Service::start(&net, "b", QUICK);
+    until(|| there.counted("joins") > 0);
+    // A query without answer lasts longer than any request.
+    let service = Service::start(&net, "a", "timeout 600000\nretries 0\n");
+    let client = service.client();
+    let before = path(&client, "a", "b");
+    // No port has that LID.
+    let mut manager = Lid::NONE;
+    change_port(&net, adapter(&client), |info| {
+        manager = std::mem::replace(&mut info.sm_lid, Lid(0x777));
+    });
+    until(|| known(&client, "a", "b").is_none());
+    client.flush(None, LONG).unwrap();
+    change_port(&net, adapter(&client), |info| {
+        (info.sm_lid, info.client_reregister) = (manager, true);
+    });
+    until(|| client.endpoint(1, 1, LONG).is_ok());
+    let after = client.resolve(Some(name("a")), name("b"), LONG).unwrap();
+    assert_eq!(Ends::of(&after), before);
+}
+
+#[test]
 fn another_subnet_prefix_is_in_paths_and_the_old_subnet_is_forgotten() {
     const PREFIX: u64 = 0xfec0_0000_0000_0007;
     let net = fabric_with(&["--sm-sweep=3600"]);

@@ -229,7 +229,7 @@ mod tests {
     fn failed_save_is_repeated_after_growing_pauses_and_when_the_fabric_ends() {
         let (_tmp, dir, mut store) = store();
         let subnet = subnet();
-        store.set_adapter(HOSTS[0], ADAPTERS[0]);
+        store.set_adapter(HOSTS[0], ADAPTERS[0], 0);
         // Neither file can replace a directory.
         for path in [dir.topology(), dir.hosts()] {
             std::fs::create_dir(path).unwrap();
@@ -241,7 +241,7 @@ mod tests {
             assert!(store.retry == pause && store.due.is_some_and(|due| due >= before + pause));
         }
         let due = store.due;
-        store.set_adapter(HOSTS[1], ADAPTERS[1]);
+        store.set_adapter(HOSTS[1], ADAPTERS[1], 0);
         assert_eq!(store.due, due, "changes do not shorten the pause");
         std::fs::remove_dir(dir.topology()).unwrap();
         store.save(&dir, &subnet);
