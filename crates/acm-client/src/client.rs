@@ -91,6 +91,9 @@ impl Client {
         cached_only: bool,
         timeout: Duration,
     ) -> Result<Paths, Error> {
+        if let Some(paths) = self.cached(source.as_ref(), &dest) {
+            return Ok(paths);
+        }
         let deadline = Instant::now().checked_add(timeout).ok_or(Error::TimedOut(timeout))?;
         if let Some(paths) = self.cached_within(source.as_ref(), &dest, timeout / 2) {
             return Ok(paths);

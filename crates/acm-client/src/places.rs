@@ -22,9 +22,9 @@ use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use rdmux_runtime::{UserDir, environment};
 use rdmux_runtime::name::is_label;
 use rdmux_runtime::start::file_of_environment;
+use rdmux_runtime::{UserDir, environment};
 use rustix::fs::{Mode, OFlags};
 
 /// The files of a service, in two directories: one that is cleared at boot, and one that is permanent.

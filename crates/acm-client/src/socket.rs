@@ -136,14 +136,14 @@ fn reach(
     }
 }
 
-impl Address {
+impl Target {
     /// Checks that a trusted service listens there, within `timeout`, even if the service accepts no connections.
     ///
     /// # Errors
     /// [`Error::System`] with the errno of connect(2), [`Error::Untrusted`], and [`Error::TimedOut`].
     pub fn reach(&self, timeout: Duration) -> Result<(), Error> {
         let deadline = Instant::now().checked_add(timeout).ok_or(Error::TimedOut(timeout))?;
-        reach(|| connect_to(self), deadline, timeout).map(drop)
+        reach(|| connect_target(self), deadline, timeout).map(drop)
     }
 }
 

@@ -5,10 +5,9 @@ use std::os::unix::thread::JoinHandleExt as _;
 use std::thread;
 use std::time::Duration;
 
-use rdmux_acm_client::{Address, Client, Places, Target};
+use rdmux_acm_client::{Address, Client, Places, Shared, Target};
 use rdmux_runtime::listen_at;
 use rdmux_testing::temp_dir;
-use rdmux_wire::acm::Address as Name;
 use rustix::net::SocketType;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -43,8 +42,8 @@ fn service_that_hands_out_no_cache_costs_a_bounded_time_despite_signals() {
     // The service accepts no connection.
     let _listener = listen_at(&places.paths(), SocketType::SEQPACKET, 0o600).unwrap();
     let client = Client::new([Target::Programs(places)]);
-    let name = Name::name("node1").unwrap();
-    assert_eq!(signalled(move || client.cached(None, &name), |_| {}), None);
+    let is_there = move || client.shared().is_some_and(Shared::is_there);
+    assert!(!signalled(is_there, |_| {}));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 
 use rdmux_link::inherited;
 use rustix::process::{Resource, Rlimit};
@@ -28,10 +29,8 @@ pub fn program(given: Option<&Path>) -> Option<PathBuf> {
     if !environment::is_trusted() {
         return given.map(Path::to_owned);
     }
-    if let Some(path) = environment::path("RDMUX_DAEMON") {
-        let path = PathBuf::from(path);
-        // A name without a directory is looked up in `$PATH`.
-        return if path.components().count() > 1 { absolute(path) } else { Some(path) };
+    if environment::path("RDMUX_DAEMON").is_some() {
+        return program_of_environment();
     }
     if let Some(program) = given {
         return Some(program.to_owned());
@@ -48,14 +47,27 @@ pub fn program(given: Option<&Path>) -> Option<PathBuf> {
         .and_then(absolute)
 }
 
+/// Returns the program that `$RDMUX_DAEMON` names. A name without a directory is looked up in `$PATH`.
+fn program_of_environment() -> Option<PathBuf> {
+    let path = PathBuf::from(environment::path("RDMUX_DAEMON")?);
+    if path.components().count() > 1 { file_of_environment("RDMUX_DAEMON") } else { Some(path) }
+}
+
 /// Returns a path of the file that a service can use, which is started in another directory.
 fn absolute(path: PathBuf) -> Option<PathBuf> {
     std::path::absolute(path).ok()
 }
 
-/// Returns the absolute path of the file that an environment variable names; none under the conditions of [`environment::path`].
+/// Returns the absolute path of the file that an environment variable names; none under the conditions of [`environment::path`]. A relative
+/// path begins at the directory in which the process was at the first such call: it names the same file to this process and to those that
+/// it starts, also after chdir(2).
 pub fn file_of_environment(name: &str) -> Option<PathBuf> {
-    absolute(environment::path(name)?.into())
+    static FIRST: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let path = PathBuf::from(environment::path(name)?);
+    match FIRST.get_or_init(|| std::env::current_dir().ok()) {
+        Some(first) => absolute(first.join(path)),
+        None => absolute(path),
+    }
 }
 
 /// Runs a service and waits until it is ready.
@@ -90,10 +102,12 @@ pub fn spawn(
 /// program alone.
 fn command(program: &Path, arguments: &[&str], user: &UserDir, is_trusted: bool) -> Command {
     let mut command = Command::new(program);
-    if !is_trusted {
-        command.env_clear();
+    if is_trusted {
+        from_root(&mut command);
+    } else {
+        command.env_clear().current_dir("/");
     }
-    from_root(&mut command)
+    command
         .args(arguments)
         .env("RDMUX_RUNTIME_DIR", user.path())
         .env(APART, "1")
@@ -112,6 +126,9 @@ pub fn from_root(command: &mut Command) -> &mut Command {
         if let Some(path) = file_of_environment(name) {
             command.env(name, path);
         }
+    }
+    if let Some(program) = program_of_environment() {
+        command.env("RDMUX_DAEMON", program);
     }
     command.current_dir("/")
 }

@@ -30,8 +30,10 @@ impl Variables {
         if std::env::var_os("RDMUX_RUNTIME_DIR").is_some_and(|v| !v.is_empty()) {
             this.set("RDMUX_RUNTIME_DIR", options.dir.path());
         }
-        if let Some(config) = start::file_of_environment("RDMUX_CONFIG") {
-            this.set("RDMUX_CONFIG", config);
+        for name in ["RDMUX_CONFIG", "RDMUX_ACM_DIR"] {
+            if let Some(path) = start::file_of_environment(name) {
+                this.set(name, path);
+            }
         }
         // The library starts the service again after the present one has ended.
         if let Some(program) = start::program(options.program.as_deref()) {

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use rdmux_acm_client::{Client, Target};
+use rdmux_acm_client::{Client, Shared, Target};
 use rdmux_wire::acm::Address;
 
 use self::load::{REPLY, Socket, request};
@@ -90,6 +90,10 @@ impl Bench {
         let request = debian.warm(&mut socket)?;
         let client = ours.library();
         let (own, other) = (name(ours.own())?, name(ours.other())?);
+        ensure!(
+            client.shared().is_some_and(Shared::is_there),
+            "the service does not pass its cache"
+        );
         ensure!(client.cached(Some(&own), &other).is_some(), "the shared cache lacks the path");
         self.alternate(
             row,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use rdmux_acm_client::{Client, Error, Target};
+use rdmux_acm_client::{Client, Error, Shared, Target};
 use rdmux_wire::acm::Address;
 use rdmux_wire::acm::client::{Query, Request, Status};
 
@@ -95,12 +95,13 @@ struct Clients {
 }
 
 impl Clients {
-    fn of(service: &Service) -> Self {
+    /// Makes the clients, and waits until the library has the service's cache.
+    fn of(service: &Service) -> Result<Self> {
         let at = rdmux_acm_client::Address::Unix(service.places().socket());
-        Self {
-            library: Client::new([Target::Tools(service.places())]),
-            socket: Client::new([Target::At(at)]),
-        }
+        let library = Client::new([Target::Tools(service.places())]);
+        let is_there = library.shared().is_some_and(Shared::is_there);
+        ensure!(is_there, "the service does not pass its cache");
+        Ok(Self { library, socket: Client::new([Target::At(at)]) })
     }
 }
 
@@ -108,7 +109,7 @@ impl Soak {
     fn new() -> Result<Self> {
         let mut scene = Scene::new(SHAPE, OPTIONS)?;
         HOSTS.iter().try_for_each(|host| scene.add(host))?;
-        let clients = Clients::of(scene.service(0));
+        let clients = Clients::of(scene.service(0))?;
         let this = Self { clients, done: 0, cold: 0, batches: 0, guests: 0, scene };
         found(&this.clients.library, HOSTS[0], HOSTS[1])?;
         Ok(this)
@@ -150,7 +151,7 @@ impl Soak {
         self.cold += 1;
         self.batches += 1;
         if self.batches.is_multiple_of(HANG_UP) {
-            self.clients = Clients::of(self.scene.service(0));
+            self.clients = Clients::of(self.scene.service(0))?;
             self.close_early()?;
         }
         Ok(())

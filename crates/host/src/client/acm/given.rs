@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use rdmux_cm::{Event, EventKind, IdHandle};
@@ -13,10 +14,10 @@ use super::known::Supplied;
 /// Maximum number of ids that are remembered. Failed paths of further ids are not reported.
 const MOST: usize = 64 * 1024;
 
-/// The ids that have a path from ACM, and that path.
+/// The ids that have a path from ACM, that path, and since when they have it.
 #[derive(Debug, Default)]
 pub(super) struct Given {
-    paths: Mutex<HashMap<IdHandle, Supplied>>,
+    paths: Mutex<HashMap<IdHandle, (Supplied, Instant)>>,
     /// Whether the map may have entries.
     some: AtomicBool,
 }
@@ -25,15 +26,19 @@ impl Given {
     /// Records that an id has this path. Returns the one that it had.
     pub(super) fn insert(&self, id: IdHandle, path: Supplied) -> Option<Supplied> {
         let mut all = self.paths.lock();
-        if all.len() >= MOST {
+        if all.len() >= MOST && !all.contains_key(&id) {
             return None;
         }
         self.some.store(true, Ordering::Release);
-        all.insert(id, path)
+        all.insert(id, (path, Instant::now())).map(|(path, _)| path)
     }
 
     /// Removes the id's path, because the path is gone or no longer needed, and returns it.
     pub(super) fn remove(&self, id: IdHandle) -> Option<Supplied> {
+        self.take(id).map(|(path, _)| path)
+    }
+
+    fn take(&self, id: IdHandle) -> Option<(Supplied, Instant)> {
         if !self.some.load(Ordering::Acquire) {
             return None;
         }
@@ -43,11 +48,11 @@ impl Given {
         path
     }
 
-    /// Returns the path that an event shows to be wrong.
-    pub(super) fn failed(&self, event: &Event) -> Option<Supplied> {
+    /// Returns the path that an event shows to be wrong, and since when the id had it.
+    pub(super) fn failed(&self, event: &Event) -> Option<(Supplied, Instant)> {
         match event.kind {
             EventKind::Unreachable | EventKind::Rejected => {
-                self.remove(event.id).filter(|_| is_of_path(event))
+                self.take(event.id).filter(|_| is_of_path(event))
             }
             EventKind::Established | EventKind::ConnectResponse => {
                 self.remove(event.id);
@@ -113,7 +118,7 @@ mod tests {
             assert_eq!(given.failed(&of), None);
             given.insert(IdHandle(1), path);
             given.insert(IdHandle(2), path);
-            assert_eq!(given.failed(&of), expected, "{of:?}");
+            assert_eq!(given.failed(&of).map(|(path, _)| path), expected, "{of:?}");
             assert_eq!(given.failed(&unreachable), None);
             assert_eq!(given.remove(IdHandle(2)), Some(path));
         }
@@ -126,6 +131,8 @@ mod tests {
             given.insert(IdHandle(id), path);
         }
         assert_eq!(given.remove(IdHandle(MOST as u64)), None);
-        assert_eq!(given.remove(IdHandle(0)), Some(path));
+        let to = Address::name("node8").unwrap();
+        assert_eq!(given.insert(IdHandle(0), Supplied { to, ..path }), Some(path));
+        assert_eq!(given.remove(IdHandle(0)), Some(Supplied { to, ..path }));
     }
 }

@@ -44,21 +44,32 @@ pub(super) struct Supplied {
 pub(super) struct Known {
     /// The paths that programs have, and the addresses that ACM was asked for.
     supplied: Mutex<HashMap<Way, Address>>,
-    /// The paths that have failed, and the times until which they are not used.
-    failed: Mutex<HashMap<Way, Instant>>,
+    /// The paths that have failed.
+    failed: Mutex<HashMap<Way, Failed>>,
+}
+
+/// A path along which no connection came about.
+#[derive(Clone, Copy, Debug)]
+enum Failed {
+    /// It is not used until this time.
+    Avoided(Instant),
+    /// The service invalidated it at this time, and finds it anew. Ids may have had it before.
+    Renewed(Instant),
 }
 
 impl Known {
     /// Returns what this process knows of the service at these places.
     pub(super) fn of(places: &Places) -> Arc<Self> {
-        static ALL: Mutex<Vec<(Places, Arc<Known>)>> = Mutex::new(Vec::new());
-        // At fork(2), a thread of the parent may have held the lock, which is then never released here.
+        static ALL: Mutex<Vec<(u32, Places, Arc<Known>)>> = Mutex::new(Vec::new());
+        // At fork(2), threads of the parent may have held these locks, which are then never released here.
         let Some(mut all) = ALL.try_lock_for(PATIENCE) else { return Arc::default() };
-        if let Some((_, known)) = all.iter().find(|(of, _)| of == places) {
+        let process = std::process::id();
+        all.retain(|(of, ..)| *of == process);
+        if let Some((.., known)) = all.iter().find(|(_, of, _)| of == places) {
             return Arc::clone(known);
         }
         let known = Arc::<Self>::default();
-        all.push((places.clone(), Arc::clone(&known)));
+        all.push((process, places.clone(), Arc::clone(&known)));
         known
     }
 
@@ -82,27 +93,40 @@ impl Known {
         })
     }
 
-    /// Records that no connection came about along this path.
-    pub(super) fn fail(&self, way: Way, now: Instant) {
+    /// Records that no connection came about along this path, which a program had since `since`. Returns whether this is news: not if the
+    /// path is avoided already, or the service has invalidated it meanwhile.
+    pub(super) fn fail(&self, way: Way, since: Instant, now: Instant) -> bool {
         let mut failed = self.failed.lock();
+        match failed.get(&way) {
+            Some(Failed::Avoided(until)) if now < *until => return false,
+            Some(Failed::Renewed(at)) if since <= *at => return false,
+            _ => {}
+        }
         if failed.len() >= MOST {
-            failed.retain(|_, until| now < *until);
+            failed.retain(|_, of| match of {
+                Failed::Avoided(until) => now < *until,
+                Failed::Renewed(at) => now.saturating_duration_since(*at) < PAUSE,
+            });
         }
         if let Some(until) = now.checked_add(PAUSE)
-            && failed.len() < MOST
+            && (failed.len() < MOST || failed.contains_key(&way))
         {
-            failed.insert(way, until);
+            failed.insert(way, Failed::Avoided(until));
         }
+        true
     }
 
     /// Records that the service has invalidated this path: it finds one anew.
-    pub(super) fn renew(&self, way: Way) {
-        self.failed.lock().remove(&way);
+    pub(super) fn renew(&self, way: Way, now: Instant) {
+        if let Some(of) = self.failed.lock().get_mut(&way) {
+            *of = Failed::Renewed(now);
+        }
     }
 
     /// Returns whether the path has failed and must not be used.
     pub(super) fn has_failed(&self, way: Way, now: Instant) -> bool {
-        self.failed.lock().get(&way).is_some_and(|until| now < *until)
+        let failed = self.failed.lock();
+        matches!(failed.get(&way), Some(Failed::Avoided(until)) if now < *until)
     }
 }
 
@@ -122,7 +146,7 @@ mod tests {
     fn connections_to_one_host_share_what_they_know_of_its_paths() {
         let [first, second] = ["/nowhere/1", "/nowhere/2"].map(|at| Places::new(at, "/nowhere"));
         let now = Instant::now();
-        Known::of(&first).fail(supplied(1).way, now);
+        assert!(Known::of(&first).fail(supplied(1).way, now, now));
         assert!(Known::of(&first).has_failed(supplied(1).way, now));
         assert!(!Known::of(&second).has_failed(supplied(1).way, now));
     }
@@ -132,11 +156,23 @@ mod tests {
         let (known, now) = (Known::default(), Instant::now());
         let [way, other] = [1, 2].map(|dlid| supplied(dlid).way);
         assert!(!known.has_failed(way, now));
-        known.fail(way, now);
+        assert!(known.fail(way, now, now));
         assert!(known.has_failed(way, now) && !known.has_failed(other, now));
         assert!(!known.has_failed(way, now + PAUSE));
-        known.renew(way);
+        assert!(!known.fail(way, now, now), "it is avoided already");
+        known.renew(way, now);
         assert!(!known.has_failed(way, now));
+    }
+
+    #[test]
+    fn failures_of_ids_that_had_a_path_before_it_was_invalidated_are_no_news() {
+        let (known, now) = (Known::default(), Instant::now());
+        let (way, later) = (supplied(1).way, now + Duration::from_secs(1));
+        assert!(known.fail(way, now, later));
+        known.renew(way, later);
+        assert!(!known.fail(way, now, later) && !known.has_failed(way, later));
+        let since = later + Duration::from_secs(1);
+        assert!(known.fail(way, since, since) && known.has_failed(way, since));
     }
 
     #[test]
@@ -155,9 +191,11 @@ mod tests {
             let sgid = Gid(u128::try_from(n).unwrap().to_be_bytes());
             Way::from(&PathRecord { sgid, ..PathRecord::default() })
         };
-        (0..=MOST).for_each(|n| known.fail(way(n), now));
+        for n in 0..=MOST {
+            assert!(known.fail(way(n), now, now));
+        }
         assert!(!known.has_failed(way(MOST), now));
-        known.fail(way(MOST), now + PAUSE);
+        assert!(known.fail(way(MOST), now, now + PAUSE));
         assert!(known.has_failed(way(MOST), now + PAUSE));
     }
 }

@@ -250,18 +250,20 @@ impl Acm {
         });
     }
 
-    /// Makes the service invalidate a path that does not lead to its destination. Until it has, this process does not use the path. Does
-    /// not block.
-    fn report(self: &Arc<Self>, path: Supplied) {
+    /// Makes the service invalidate a path that does not lead to its destination, and that an id has had since `since`. Until it has, this
+    /// process does not use the path. Does not block.
+    fn report(self: &Arc<Self>, path: Supplied, since: Instant) {
         let Supplied { to, way } = path;
-        self.known.fail(way, Instant::now());
+        if !self.known.fail(way, since, Instant::now()) {
+            return;
+        }
         let acm = Arc::clone(self);
         let reports = self.may_answer()
             && self.helpers.run(move || {
                 // Only the owner may have entries invalidated, and those of files stay.
                 let flushed = acm.client.flush(Some(to), acm.settings.timeout);
                 if flushed.as_ref().is_ok_and(|entries| *entries > 0) {
-                    acm.known.renew(way);
+                    acm.known.renew(way, Instant::now());
                 }
                 tracing::debug!(%to, ?flushed, "a path from ACM has failed");
             });

@@ -72,9 +72,9 @@ impl HostClient {
     /// Checks whether an event shows that a path from ACM is wrong, and reports that path.
     pub(in crate::client) fn judge_path(&self, event: &Event) {
         if let Some(acm) = self.acm()
-            && let Some(path) = acm.given.failed(event)
+            && let Some((path, since)) = acm.given.failed(event)
         {
-            acm.report(path);
+            acm.report(path, since);
         }
     }
 

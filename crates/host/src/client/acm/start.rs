@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rdmux_acm_client::{Error, Places};
+use rdmux_acm_client::{Error, Places, Target};
 use rdmux_runtime::{environment, start};
 use rdmux_verbs::signals;
 use rustix::fs::FlockOperation;
@@ -100,10 +100,11 @@ impl Starter {
     /// # Errors
     /// When a service is there that they cannot use, and that another one could not replace.
     fn is_running(&self) -> Result<bool, String> {
-        for (address, is_seen) in
-            [(self.places.address(), true), (self.places.address_of_tools(), false)]
-        {
-            match address.reach(REACH) {
+        for (target, is_seen) in [
+            (Target::Programs(self.places.clone()), true),
+            (Target::Tools(self.places.clone()), false),
+        ] {
+            match target.reach(REACH) {
                 Ok(()) if is_seen => return Ok(true),
                 Ok(()) => {
                     let at = self.places.runtime().display();

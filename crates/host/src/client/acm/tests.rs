@@ -308,7 +308,7 @@ fn path_that_failed_is_not_used_until_the_service_has_invalidated_it() {
         let [finds, connects] = [(); 2].map(|()| asks(&folder, LONG));
         let path = find(&finds).unwrap();
         assert_eq!(finds.supply(&question(), path), Some(path));
-        connects.report(connects.known.supplied([&record()]).unwrap());
+        connects.report(connects.known.supplied([&record()]).unwrap(), Instant::now());
         if invalidates {
             while finds.supply(&question(), path).is_none() {
                 std::thread::yield_now();
@@ -352,7 +352,7 @@ fn path_that_failed_is_reported_and_the_service_forgets_it() {
         asked.lock().send(request.query).unwrap();
         Step::Hang
     });
-    asks(&folder, SHORT).report(supplied());
+    asks(&folder, SHORT).report(supplied(), Instant::now());
     assert_eq!(is_asked.recv(), Ok(Query::Flush(Some(question().to))));
 }
 
@@ -406,12 +406,19 @@ fn leave_port(folder: &Path) -> (PathBuf, OwnedFd) {
 fn service_that_was_killed_and_left_its_port_is_started_again() {
     let folder = temp_dir();
     let (ran, acm) = (folder.path().join("ran"), folder.path().join("acm"));
-    let (port, _socket) = leave_port(&acm);
-    let _service = AcmService::start(&acm, answers);
-    // Only the program makes the socket accept clients.
-    let script = format!("rm {}\necho \"$@\" >> {}\necho ready", port.display(), ran.display());
-    let settings = Settings { usage: Use::Always, timeout: LONG };
+    let (_port, _socket) = leave_port(&acm);
+    let there = Places::new(folder.path().join("there"), "/nowhere");
+    let _service = AcmService::start(there.runtime(), answers);
     let places = Places::new(&acm, "/nowhere");
+    // Only the program makes the socket appear.
+    let (there, link) = (there.socket_link(), places.socket_link());
+    let script = format!(
+        "ln -s {} {}\necho \"$@\" >> {}\necho ready",
+        there.display(),
+        link.display(),
+        ran.display()
+    );
+    let settings = Settings { usage: Use::Always, timeout: LONG };
     let acm = Acm::new(settings, places.clone(), || starter(&folder, &places, &script)).unwrap();
     assert!(find(&acm).is_some());
     assert_eq!(std::fs::read_to_string(&ran).unwrap(), "--on-demand --host a\n");
