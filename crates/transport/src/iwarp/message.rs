@@ -27,7 +27,6 @@ impl Qp {
         now: Time,
         env: &mut E,
     ) -> Result<(), Fault> {
-        self.tx.held = false;
         let Some(opcode) = self.rx.opcode else { return Ok(()) };
         match opcode {
             Opcode::Write => self.finish_write(),

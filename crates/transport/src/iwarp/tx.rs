@@ -63,9 +63,6 @@ pub(super) struct Tx {
     frames: VecDeque<Frame>,
     /// Bytes of the oldest frame that the stream has accepted.
     skip: usize,
-    /// Whether nothing may be sent before a frame of the peer has arrived: of a responder whose peer sends no ready-to-receive
-    /// frame (RFC 5044, section 7.1).
-    pub(super) held: bool,
     /// Whether the stream accepts no more data.
     pub(super) broken: bool,
     /// The position of the next byte in the stream.
@@ -119,7 +116,6 @@ impl Tx {
         let rtr_read = rtr == Some(Rtr::Read);
         Self {
             framing,
-            held: !params.initiator && params.rtr.is_none(),
             frames: VecDeque::with_capacity(BATCH),
             position: sent_before(params, params.initiator, framing),
             pack: packed.then(|| Box::new(Pack::new(framing, mulpdu as usize))),
@@ -193,7 +189,6 @@ pub(super) fn sent_before(params: &StreamParams, by_initiator: bool, framing: Fr
 impl Qp {
     /// Sends at most `budget` frames, as far as the stream accepts them. A work request is complete
     /// when the stream has accepted all of it; a READ or an atomic when its response has arrived.
-    /// A responder whose peer sends no ready-to-receive frame sends nothing before a frame has arrived.
     pub fn poll_transmit<E: StreamEnv>(&mut self, now: Time, budget: u32, env: &mut E) -> TxState {
         if self.state == QpState::Err {
             self.flush(env);
@@ -210,9 +205,6 @@ impl Qp {
             }
             if self.tx.broken || !matches!(self.phase, Phase::Open | Phase::Draining { .. }) {
                 return TxState::Idle;
-            }
-            if self.tx.held {
-                break;
             }
             while left != 0 && self.tx.has_room() {
                 let Some(frame) = self.next_frame(now, env) else { break };

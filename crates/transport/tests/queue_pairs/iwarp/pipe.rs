@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::*;
 use rdmux_transport::env::Env as _;
-use rdmux_transport::iwarp::{Direct, Rtr};
+use rdmux_transport::iwarp::Direct;
 
 /// The way in which a stream transports bytes.
 #[derive(Clone, Copy, Debug)]
@@ -34,15 +34,8 @@ impl Pair {
         Self::with(&PLAIN, 1460, AT_ONCE)
     }
 
-    /// Creates a pair. `params` are those of the first end. Either end may send first, if need be after a ready-to-receive
-    /// frame.
+    /// Creates a pair. `params` are those of the first end.
     pub(super) fn with(params: &StreamParams, mulpdu: u32, carriage: Carriage) -> Self {
-        let rtr = params.rtr.or(Some(Rtr::Write));
-        Self::in_mode(&StreamParams { rtr, ..*params }, mulpdu, carriage)
-    }
-
-    /// Creates a pair as [`with`](Self::with), with exactly these parameters.
-    pub(super) fn in_mode(params: &StreamParams, mulpdu: u32, carriage: Carriage) -> Self {
         let mut pair = Self::detached(carriage);
         let other = StreamParams {
             initiator: !params.initiator,
