@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use rdmux_acm_client::{Address, Places};
+use rdmux_acm_client::{Address, Places, Target};
 use rdmux_host::{HostName, RuntimeDir};
 
 use crate::errno;
@@ -103,7 +103,7 @@ impl Service {
             Place::Unix(path) => {
                 let address = Address::Unix(path.clone());
                 let failed = |e| Unreachable { why: errno::of(&e), status: e.errno() };
-                address.reach(within).map_err(failed).map(|()| address)
+                Target::At(address.clone()).reach(within).map_err(failed).map(|()| address)
             }
             Place::Tcp { host, port } => reach_tcp(host, *port, within).map(Address::Tcp),
         }

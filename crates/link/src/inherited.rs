@@ -21,6 +21,21 @@ pub fn has_more_rights() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// Returns whether this process runs as the user that started it. A set-user-ID program does not, whatever it does with its IDs later; a
+/// program that only got capabilities or another group does (`AT_UID` and `AT_EUID`, getauxval(3)).
+pub fn is_of_its_user() -> bool {
+    // SAFETY: as above.
+    let [started_by, started_as] =
+        [libc::AT_UID, libc::AT_EUID].map(|what| unsafe { libc::getauxval(what) });
+    let now = rustix::process::geteuid().as_raw();
+    is_of_user(started_by, started_as, now.into())
+}
+
+/// Returns whether a process that a user started as a user, and that runs as one now, runs as its own.
+fn is_of_user(started_by: u64, started_as: u64, now: u64) -> bool {
+    started_by == started_as || started_by == now
+}
+
 /// Marks all descriptors except standard input, output and error as close-on-exec.
 ///
 /// # Errors
@@ -30,4 +45,25 @@ pub fn close_descriptors_on_exec() -> io::Result<()> {
     // SAFETY: the call takes no pointer, and closes no descriptor of this process: it only sets a flag.
     let r = unsafe { libc::syscall(libc::SYS_close_range, first, last, libc::CLOSE_RANGE_CLOEXEC) };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_user_id_program_is_of_its_user_only_while_it_runs_as_that_user() {
+        assert!(is_of_its_user() && !has_more_rights());
+        let cases = [
+            ((1000, 1000, 1000), true),
+            // A daemon of root that acts for a user.
+            ((0, 0, 1000), true),
+            // A set-user-ID program of root, which may have called setuid(0), and one that has given up its rights.
+            ((1000, 0, 0), false),
+            ((1000, 0, 1000), true),
+        ];
+        for ((started_by, started_as, now), expected) in cases {
+            assert_eq!(is_of_user(started_by, started_as, now), expected, "{started_by} {now}");
+        }
+    }
 }

@@ -14,8 +14,7 @@ pub fn path(name: &str) -> Option<OsString> {
 /// Returns the value of an environment variable that names a folder of the user. None if it is not set, or empty, or the process runs as
 /// another user than the one that started it. A process that only has more capabilities or groups keeps to its user's folders.
 pub(crate) fn folder_of_user(name: &str) -> Option<PathBuf> {
-    let is_same = rustix::process::getuid() == rustix::process::geteuid();
-    path_if(is_same, name).map(PathBuf::from)
+    path_if(inherited::is_of_its_user(), name).map(PathBuf::from)
 }
 
 /// Returns whether the environment may name programs, folders and files: not in a process that got rights which its user does not have

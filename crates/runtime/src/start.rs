@@ -106,6 +106,12 @@ fn command(program: &Path, arguments: &[&str], user: &UserDir, is_trusted: bool)
         from_root(&mut command);
     } else {
         command.env_clear().current_dir("/");
+        // The service reads the configuration of its user, without this process's rights.
+        for name in ["HOME", "XDG_CONFIG_HOME"] {
+            if let Some(path) = environment::folder_of_user(name) {
+                command.env(name, path);
+            }
+        }
     }
     command
         .args(arguments)
@@ -225,6 +231,7 @@ mod tests {
         let said = String::from_utf8(output.stdout).unwrap();
         let mut names: Vec<_> =
             said.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+        names.retain(|name| !["HOME", "XDG_CONFIG_HOME"].contains(name));
         names.sort_unstable();
         assert_eq!(names, ["RDMUX_RUNTIME_DIR", APART]);
     }

@@ -187,7 +187,9 @@ impl Mpa {
         let said = [0, 1].map(|from| self.directions[from].startup);
         let both = said[0].is_some() && said[1].is_some();
         let any = |flag: Flags| said.iter().flatten().any(|said| said.flags.has(flag));
-        let peer_to_peer = said.iter().flatten().all(|said| said.peer_to_peer);
+        // The responder decides.
+        let reply = said.iter().flatten().find(|said| said.kind == Kind::Reply);
+        let peer_to_peer = reply.or(said.iter().flatten().next()).is_some_and(|s| s.peer_to_peer);
         for from in [0, 1] {
             let markers = said[1 - from].is_some_and(|said| said.flags.has(Flags::MARKERS));
             let framing = Framing { crc: any(Flags::CRC), markers };

@@ -207,6 +207,7 @@ impl Qp {
     pub(super) fn close_at_once<E: Env>(&mut self, now: Time, env: &mut E) {
         self.phase = match self.phase {
             Phase::Open | Phase::Draining { .. } if !self.tx.can_end() => Phase::Aborted,
+            Phase::Draining { peer_ended: true, .. } => Phase::Closed,
             Phase::Open | Phase::Draining { .. } | Phase::HalfClosed { .. } => {
                 Phase::Lingering { until: now.after(CLOSING_TIME) }
             }
@@ -233,7 +234,7 @@ impl Qp {
                 Phase::Terminating { until, peer_ended: true }
             }
             Phase::Draining { last, until, .. }
-                if clean && !self.tx.broken && !self.tx.held && self.only_sends() =>
+                if clean && !self.tx.broken && self.only_sends() =>
             {
                 self.phase = Phase::Draining { last, until, peer_ended: true };
                 return;

@@ -193,7 +193,7 @@ impl Soak {
         for n in 0..HOSTS.len() {
             self.scene.service(n).client().flush(None, TIMEOUT)?;
         }
-        self.clients = Clients::of(self.scene.service(0));
+        self.clients = Clients::of(self.scene.service(0))?;
         self.scene.read(wanted)
     }
 }

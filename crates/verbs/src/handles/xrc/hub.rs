@@ -150,6 +150,7 @@ impl Hub {
         let _ = Bound::lock(&self.device, core).modify(&reset, AttrMask::STATE, None, None);
         self.device.engine().forget(&self.device, core);
         self.device.events().withdraw(|e| e.is_about_qp(&core.identity));
+        self.state.lock().registry.free(core.qpn);
     }
 
     /// Handles a request of a process. `fd` arrived with the request. The caller closes it, which may block on the process.

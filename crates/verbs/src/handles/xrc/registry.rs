@@ -290,8 +290,12 @@ impl Registry {
         if !target.holders.is_empty() {
             return None;
         }
-        self.qp_numbers.give_back(qpn.get());
         self.targets.remove(&qpn).map(|target| target.core)
+    }
+
+    /// Frees the number of a target that no process holds, after it has been destroyed: until then, packets find it by the number.
+    pub(crate) fn free(&mut self, qpn: Qpn) {
+        self.qp_numbers.give_back(qpn.get());
     }
 
     /// Removes a process and everything that belonged to it. Returns the targets that no process holds any more.

@@ -397,6 +397,8 @@ impl Neighbours {
                 return Ok(ring);
             }
             drop(told);
+            // The service may pass the same end again.
+            end.bell.leave();
         }
     }
 
