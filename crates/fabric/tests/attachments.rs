@@ -6,7 +6,7 @@ use common::Fabric;
 use rdmux_fabric::client::{Attachment, admin};
 use rdmux_fabric::proto::{Described, End, HostPort};
 use rdmux_fabric::server::Setup;
-use rdmux_fabric::{Config, FabricError};
+use rdmux_fabric::{Config, FabricDir, FabricError};
 use rdmux_wire::Guid;
 
 fn attach(fabric: &Fabric, host: &str, guid: u64) -> Result<(Attachment, Guid), FabricError> {
@@ -30,6 +30,25 @@ fn hosts_take_free_adapters_and_get_the_same_after_a_restart() {
     fabric.start();
     assert_eq!(attach(&fabric, "b", 0xb).unwrap().1, guid_of_b);
     assert_eq!(attach(&fabric, "a", 0xa).unwrap().1, guid_of_a);
+}
+
+#[test]
+fn owner_gets_an_adapter_of_another_users_host_if_there_is_no_place_for_a_new_one() {
+    let mut fabric = Fabric::up("two");
+    let had = [0xa, 0xb].map(|guid| attach(&fabric, "h", guid).unwrap());
+    let had = had.map(|(_, adapter)| adapter);
+    fabric.stop();
+    let dir = FabricDir::existing(&fabric.options.user, &fabric.name).unwrap().unwrap();
+    let hosts = dir.secret().with_file_name("hosts");
+    let text = std::fs::read_to_string(&hosts).unwrap();
+    // As if hosts of another user had had both. The user is the last word of a host's line.
+    let of_other = text.lines().map(|line| format!("{} 4001\n", line.rsplit_once(' ').unwrap().0));
+    std::fs::write(&hosts, of_other.collect::<String>()).unwrap();
+    fabric.start();
+    let held = [0xc, 0xd].map(|guid| attach(&fabric, "h", guid).unwrap());
+    assert_eq!([held[0].1, held[1].1], had);
+    let e = attach(&fabric, "h", 0xe).unwrap_err();
+    assert!(e.errno() == libc::ENODEV && e.to_string().contains("all adapters are taken"), "{e}");
 }
 
 #[test]
@@ -172,6 +191,27 @@ fn host_whose_cable_was_taken_is_connected_again_but_not_after_an_operator_unplu
     assert_eq!(one(&fabric), (given, false));
     assert_eq!(of_two(&fabric), (Guid(0xb0), true));
     assert_eq!(one(&fabric), (given, false));
+}
+
+#[test]
+fn host_keeps_the_cables_that_it_has_if_there_is_no_place_for_its_other_port() {
+    let fabric = Fabric::up("switch:2");
+    let is_plugged = |number: u8| {
+        let (held, described) = attach_port(&fabric, "a", 0x70, (number, &[1, 2])).unwrap();
+        assert_eq!(described.node_guid, Guid(0x70));
+        (held, described.port.phys_state == 5)
+    };
+    let both = [1, 2].map(is_plugged);
+    assert!(both.iter().all(|(_, is_plugged)| *is_plugged));
+    drop(both);
+    while !admin::status(&fabric.options, &fabric.name).unwrap().attached.is_empty() {
+        std::thread::yield_now();
+    }
+    let port = HostPort { number: 1, of: 3, here: vec![1] };
+    let _other =
+        Attachment::open_port(&fabric.options, &fabric.name, "b", Guid(0x90), &port).unwrap();
+    let again = [1, 2].map(is_plugged);
+    assert_eq!(again.iter().filter(|(_, is_plugged)| *is_plugged).count(), 1);
 }
 
 #[test]

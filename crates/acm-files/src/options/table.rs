@@ -97,9 +97,7 @@ pub const OPTIONS: &[Row] = &[
         example: "/var/log/ibacm.log",
         ..row(
             "log_file",
-            "The destination of the log: a file, stdout or stderr. The default is a file in the \
-             folder of the service, which a service in the background also uses instead of stdout \
-             and stderr.",
+            "The log: a file, stdout or stderr (in the foreground). The default is a file in the service's folder.",
             |options, words| {
                 options.log_file = Some(match words[0] {
                     "stdout" => LogFile::Stdout,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Maximum number of these connections.
-const MOST: usize = 512;
+/// Maximum number of these connections: all programs of a machine may connect at once, when a fabric comes up.
+const MOST: usize = super::server::MAX_CONNECTIONS;
 
 /// The connections, in the order in which they came.
 #[derive(Clone, Debug, Default)]

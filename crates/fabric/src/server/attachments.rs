@@ -141,7 +141,14 @@ impl Core {
             return self.with_port(node, wanted);
         }
         if let Some(node) = self.free_adapter((host, guid), user, wanted) {
-            return self.with_cables(node, guid, wanted);
+            return Ok(self.with_cables(node, guid, wanted));
+        }
+        // The owner and root can have one of another user's host rather than none.
+        if is_privileged(user)
+            && !self.has_places(guid, wanted)
+            && let Some(node) = self.plugged_adapter(guid, wanted)
+        {
+            return Ok(self.with_cables(node, guid, wanted));
         }
         if self.nodes.by_guid(guid).is_none() {
             return self.new_adapter(host, guid, guid, wanted);
@@ -205,6 +212,25 @@ impl Core {
         wanted.here.iter().all(|&number| subnet.peer(PortId { node, number }).is_some())
     }
 
+    /// Returns the adapters that a host can have, and that no host has.
+    fn free_adapters(
+        &self,
+        guid: Guid,
+        wanted: &HostPort,
+    ) -> impl Iterator<Item = (NodeId, &Named)> {
+        self.nodes.iter().filter(move |(node, named)| {
+            named.is_adapter()
+                && self.attachments.holder_of_any(*node).is_none()
+                && Self::fits(named, guid, wanted)
+        })
+    }
+
+    /// Returns the first adapter with cables that no host has, whichever user's host had it.
+    fn plugged_adapter(&self, guid: Guid, wanted: &HostPort) -> Option<NodeId> {
+        let mut free = self.free_adapters(guid, wanted).map(|(node, _)| node);
+        free.find(|node| self.is_plugged(*node, wanted))
+    }
+
     /// Finds the adapter that the host had before, else the one that has its GUID or its name, else the first that is
     /// free, preferring those that no other host had. Those of other users' hosts have their LIDs and partitions, and are not free.
     fn free_adapter(
@@ -213,13 +239,7 @@ impl Core {
         user: u32,
         wanted: &HostPort,
     ) -> Option<NodeId> {
-        let free = || {
-            self.nodes.iter().filter(|(node, named)| {
-                named.is_adapter()
-                    && self.attachments.holder_of_any(*node).is_none()
-                    && Self::fits(named, guid, wanted)
-            })
-        };
+        let free = || self.free_adapters(guid, wanted);
         // An adapter whose cable another host's adapter took over has none.
         let plugged = || free().filter(|(node, _)| self.is_plugged(*node, wanted));
         let had = self.store.adapter_of(guid);
@@ -262,15 +282,15 @@ impl Core {
         free.chain(unused(false)).chain(unused(true))
     }
 
+    /// Returns whether there are as many places as a host needs for a new adapter.
+    fn has_places(&self, host: Guid, wanted: &HostPort) -> bool {
+        self.places(host).take(wanted.here.len()).count() == wanted.here.len()
+    }
+
     /// Connects the ports that a host will use to new places if adapters of other hosts have taken their cables. Those that an
-    /// operator has unplugged stay as they are. Returns the adapter.
-    fn with_cables(
-        &mut self,
-        node: NodeId,
-        host: Guid,
-        wanted: &HostPort,
-    ) -> Result<NodeId, Failure> {
-        let Some(adapter) = self.nodes.get(node).map(|named| named.guid) else { return Ok(node) };
+    /// operator has unplugged, and those for which no place is left, stay without a cable. Returns the adapter.
+    fn with_cables(&mut self, node: NodeId, host: Guid, wanted: &HostPort) -> NodeId {
+        let Some(adapter) = self.nodes.get(node).map(|named| named.guid) else { return node };
         let subnet = self.world.subnet();
         let bare = wanted.here.iter().map(|&number| PortId { node, number }).filter(|port| {
             self.store.is_taken(adapter, port.number) && subnet.peer(*port).is_none()
@@ -279,15 +299,14 @@ impl Core {
         let is_own = |place: &PortId| subnet.peer(*place).is_some_and(|peer| peer.node == node);
         let places = self.places(host).filter(|place| !is_own(place));
         let places = places.take(bare.len()).collect();
-        self.connect(bare, places)?;
-        Ok(node)
+        if let Err(Failure { why, .. }) = self.connect(bare, places) {
+            tracing::warn!("cannot connect the ports of the adapter {adapter} again: {why}");
+        }
+        node
     }
 
-    /// Connects ports to as many places. The adapters that have cables there lose them.
+    /// Connects ports to these places, as many as there are. The adapters that have cables there lose them.
     fn connect(&mut self, ports: Vec<PortId>, places: Vec<PortId>) -> Result<(), Failure> {
-        if places.len() < ports.len() {
-            return Err(no_place());
-        }
         for (port, place) in ports.into_iter().zip(places) {
             let now = self.now();
             let (world, mut programs) = self.world_and_programs();
@@ -327,7 +346,7 @@ impl Core {
     ) -> Result<NodeId, Failure> {
         let places: Vec<_> = self.places(host_guid).take(wanted.here.len()).collect();
         if places.len() < wanted.here.len() {
-            return Err(no_place());
+            return Err(no_place(self.plugged_adapter(host_guid, wanted).is_some()));
         }
         let mut node = Node::new(NodeKind::Ca, format!("H-{:016x}", guid.0), guid, wanted.of);
         if (1..=wanted.of).any(|port| self.nodes.by_guid(node.port_guid(port)).is_some()) {
@@ -559,9 +578,16 @@ impl Core {
     }
 }
 
-/// Returns the error for a host that can have no cable.
-fn no_place() -> Failure {
-    let why = "all adapters are taken, and no port of a switch is free: `rdmux fabric up` with a larger shape gives it \
-               more";
+/// Returns the error for a host that can have no cable. Adapters of other users' hosts may be free.
+fn no_place(of_others: bool) -> Failure {
+    let taken = if of_others {
+        "all adapters are taken or those of other users' hosts"
+    } else {
+        "all adapters are taken"
+    };
+    let why = format!(
+        "{taken}, and no port of a switch is free: `rdmux fabric up` with a larger shape gives it \
+         more"
+    );
     Failure::new(libc::ENODEV, why)
 }

@@ -192,8 +192,8 @@ impl Groups {
         self.0.retain(|_, entry| !entry.members.is_empty());
     }
 
-    /// Returns an address on which a process's ids joined a group: on the interface that the most of them have for each of the process's
-    /// queue pairs there. So each of several ids' queue pairs gets the interface of one of them.
+    /// Returns an address of the host on which a process's ids joined a group: on the interface that the most of them have for each of
+    /// the process's queue pairs there. So each of several ids' queue pairs gets the interface of one of them.
     fn local_of(
         &self,
         client: ClientId,
@@ -202,7 +202,8 @@ impl Groups {
     ) -> Option<IpAddr> {
         // The first address of each interface with ids, and how many more ids than queue pairs there are.
         let mut interfaces = BTreeMap::<u32, (Option<IpAddr>, isize)>::new();
-        for (&(_, local), entry) in self.0.iter().filter(|((g, _), _)| *g == group) {
+        let joined = self.0.iter().filter(|((g, _), entry)| *g == group && !entry.is_stale);
+        for (&(_, local), entry) in joined {
             let (first, lack) = interfaces.entry(entry.interface).or_default();
             for member in &entry.members {
                 match member {
@@ -332,8 +333,8 @@ impl Core {
     }
 
     /// Attaches a queue pair to a group: on the address where an id of its process joined the group, preferably one for which no queue
-    /// pair is attached yet, else on the one from which the kernel would send to it. If the process receives the group on that interface already, its existing socket
-    /// is used, because two would receive everything twice.
+    /// pair is attached yet, else on the one from which the kernel would send to it. If the process receives the group on that interface
+    /// already, its existing socket is used, because two would receive everything twice.
     pub(super) fn attach_multicast(
         &mut self,
         client: ClientId,
@@ -445,6 +446,10 @@ mod tests {
         assert_eq!(next(&groups), Some(ip(1)), "all have as many: the lowest address");
         assert!(groups.leave_qp(client, Qpn::new(2), group));
         assert_eq!(attach(&mut groups, 4), ip(1));
+        groups.follow(|local| (local == ip(2)).then_some(5));
+        assert_eq!(next(&groups), Some(ip(2)), "the host has lost the other addresses");
+        groups.follow(|_| None);
+        assert_eq!(next(&groups), None);
     }
 
     #[test]

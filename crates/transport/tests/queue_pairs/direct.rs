@@ -314,8 +314,7 @@ fn uc_and_links_without_direct_access_use_no_direct_copy() {
 fn partial_direct_read_finishes_with_max_rd_atomic_zero_in_sqd() {
     for is_cut in [false, true] {
         let mut p = pair();
-        p.a.w.memory.endless = true;
-        p.a.w.memory.bytes.resize(2 << 20, 0);
+        p.a.w.memory.bytes = vec![0; 2 << 20];
         p.b.w.memory.bytes = vec![7; 2 << 20];
         p.a.w.by_reference.peer = Some(vec![7; 2 << 20]);
         p.a.send(1, read(0), 0, 2 << 20);

@@ -50,9 +50,9 @@ pub(in crate::service) struct Data {
     everywhere: bool,
     /// The route table of the adapter's fabric.
     table: Option<OwnedFd>,
-    /// The processes that know the route table, with the number by which the fabric knows their rows.
+    /// The processes to which the route table was passed, with the number by which the fabric knows their rows.
     told: BTreeMap<ClientId, u16>,
-    /// Those of them whose rows the fabric does not know yet.
+    /// Those of them that lack the table, or whose rows the fabric does not know yet. It is passed to them again.
     uncounted: BTreeSet<ClientId>,
     /// The queue pairs that receive a group.
     members: BTreeMap<Gid, Vec<Qpn>>,
@@ -247,6 +247,12 @@ impl Data {
 }
 
 impl Adapter {
+    /// Returns the route table with rows for a process. Returns none if there is no table, or either cannot be passed on.
+    fn table_and_rows(&mut self, process: u16) -> Option<Vec<OwnedFd>> {
+        let table = self.data.table.as_ref()?.try_clone().ok()?;
+        Some(vec![table, self.new_rows(process)?])
+    }
+
     /// Returns rows in which a process counts, and which the fabric knows. Returns none if that failed: then the ports on the path do
     /// not count the process's packets.
     fn new_rows(&mut self, process: u16) -> Option<OwnedFd> {
@@ -287,30 +293,37 @@ impl Core {
         if self.adapter[at].data.told.contains_key(&client) {
             return;
         }
-        let table = self.adapter[at].data.table.as_ref().and_then(|fd| fd.try_clone().ok());
         let process = self.clients.get(client).and_then(|c| c.slots.first().copied());
         let mut fds = Vec::new();
-        if let Some((table, process)) = table.zip(process) {
-            fds.push(table);
-            let (now, adapter) = (self.now(), &mut self.adapter[at]);
-            match adapter.new_rows(process) {
-                Some(rows) => fds.push(rows),
+        let (now, adapter) = (self.now(), &mut self.adapter[at]);
+        if let Some(process) = process.filter(|_| adapter.data.table.is_some()) {
+            adapter.data.told.insert(client, process);
+            match adapter.table_and_rows(process) {
+                Some(both) => fds = both,
                 None => {
+                    // Without rows the process's packets are only not counted.
+                    fds.extend(adapter.data.table.as_ref().and_then(|fd| fd.try_clone().ok()));
                     adapter.data.uncounted.insert(client);
                     adapter.report_later(now);
                 }
             }
-            adapter.data.told.insert(client, process);
         }
         self.notify(client, &Notify::Routes { port: at.number() }, fds);
     }
 
-    /// Sends rows to the processes whose rows could not be passed to the fabric, with the route table again.
+    /// Passes the route table again, with rows, to the processes whose rows could not be passed to the fabric. Those for which this fails
+    /// get nothing, and keep the table that they have.
     pub(super) fn tell_rows_again(&mut self, at: PortAt) {
         for client in std::mem::take(&mut self.adapter[at].data.uncounted) {
+            let (now, adapter) = (self.now(), &mut self.adapter[at]);
             // None if it is gone.
-            if self.adapter[at].data.told.remove(&client).is_some() {
-                self.tell_table(client, at);
+            let Some(&process) = adapter.data.told.get(&client) else { continue };
+            match adapter.table_and_rows(process) {
+                Some(both) => self.notify(client, &Notify::Routes { port: at.number() }, both),
+                None => {
+                    adapter.data.uncounted.insert(client);
+                    adapter.report_later(now);
+                }
             }
         }
     }
@@ -586,8 +599,26 @@ mod tests {
     use rdmux_runtime::Shares;
 
     use super::*;
+    use crate::service::testing;
 
     const GROUP: Gid = Gid([0xff; 16]);
+
+    #[test]
+    fn process_keeps_the_table_until_its_rows_can_be_passed_to_the_fabric() {
+        let (mut core, _dir) = testing::core();
+        let (at, process, gone) = (PortAt::FIRST, ClientId(1), ClientId(2));
+        let data = &mut core.adapter[at].data;
+        data.table = Some(std::fs::File::open("/dev/null").unwrap().into());
+        data.told.insert(process, 7);
+        data.uncounted.extend([process, gone]);
+        // There is no fabric that could take the rows.
+        for _ in 0..2 {
+            core.tell_rows_again(at);
+            let data = &core.adapter[at].data;
+            assert_eq!(data.told, BTreeMap::from([(process, 7)]));
+            assert_eq!(data.uncounted, BTreeSet::from([process]), "repeated later");
+        }
+    }
 
     #[test]
     fn group_is_delivered_once_per_process_until_its_last_member_leaves() {

@@ -49,7 +49,8 @@ pub(in crate::service) struct Groups {
 #[derive(Debug)]
 struct Wish {
     query: JoinQuery,
-    held: Held,
+    /// The group that counts for the user. None while the request waits for the broadcast group: then it has created none.
+    held: Option<Held>,
 }
 
 /// A group that ids of a user have joined. A group without a GID, which subnet administration is to choose, is that of one member.
@@ -61,7 +62,7 @@ struct Held {
 }
 
 impl Groups {
-    /// Adds a request of a user for a group, if its GID is known. `none` is an empty share of the user's groups.
+    /// Adds a request of a user for the group with a GID, or for a new group. `none` is an empty share of the user's groups.
     fn add(
         &mut self,
         member: Member,
@@ -69,8 +70,8 @@ impl Groups {
         (user, mgid): (u32, Option<Gid>),
         none: Share,
     ) -> Result<(), Exceeded> {
-        let mgid = mgid.unwrap_or_default();
-        let held = Held { user, mgid, of: (mgid == Gid::ZERO).then_some(member) };
+        let of = mgid.is_none().then_some(member);
+        let held = Held { user, mgid: mgid.unwrap_or_default(), of };
         match self.held.entry(held) {
             Entry::Occupied(mut entry) => entry.get_mut().0 += 1,
             Entry::Vacant(entry) => {
@@ -79,14 +80,22 @@ impl Groups {
                 entry.insert((1, share));
             }
         }
-        self.wishes.insert(member, Wish { query, held });
+        self.wishes.insert(member, Wish { query, held: Some(held) });
         Ok(())
+    }
+
+    /// Adds a request that waits until the broadcast group is known.
+    fn wait(&mut self, member: Member, query: JoinQuery) {
+        self.wishes.insert(member, Wish { query, held: None });
+        self.waiting.insert(member);
     }
 
     /// Removes a request.
     fn remove(&mut self, member: Member) -> Option<JoinQuery> {
         let Wish { query, held } = self.wishes.remove(&member)?;
-        if let Entry::Occupied(mut entry) = self.held.entry(held) {
+        if let Some(held) = held
+            && let Entry::Occupied(mut entry) = self.held.entry(held)
+        {
             entry.get_mut().0 -= 1;
             if entry.get().0 == 0 {
                 entry.remove();
@@ -219,18 +228,18 @@ impl Core {
             return self.group_joined(id, query, Err(libc::EADDRNOTAVAIL));
         }
         let member = Member::Id(id, query.context);
-        let (user, mgid) = (self.user_of_id(id), join.as_ref().map(|join| join.record.mgid));
+        let Some(join) = join else {
+            // The port has just become active.
+            return self.adapter[at].groups.wait(member, query);
+        };
+        let user = self.user_of_id(id);
         let none = self.shares.groups.none(user);
-        let groups = &mut self.adapter[at].groups;
-        if let Err(e) = groups.add(member, query, (user, mgid), none) {
+        let added = self.adapter[at].groups.add(member, query, (user, gid_of(&join)), none);
+        if let Err(e) = added {
             tracing::debug!("the user's share of groups is used up: {e}");
             return self.group_joined(id, query, Err(libc::ENOMEM));
         }
-        match join {
-            Some(join) => self.want_group(at, member, join),
-            // The port has just become active.
-            None => _ = groups.waiting.insert(member),
-        }
+        self.want_group(at, member, join);
     }
 
     /// Continues or fails the waiting joins, once it is decided whether the broadcast group is known.
@@ -295,6 +304,12 @@ impl Core {
     }
 }
 
+/// Returns the GID of the group that a request is for. None if it is for a new one, as [`Join::record`] defines.
+fn gid_of(join: &Join) -> Option<Gid> {
+    let mgid = join.record.mgid;
+    (join.mask.contains(McMemberRecordMask::MGID) && mgid != Gid::ZERO).then_some(mgid)
+}
+
 /// Returns the GID of a group's address in the partition of the broadcast group.
 fn mgid(ip: IpAddr, port_space: PortSpace, broadcast: &McMemberRecord) -> Gid {
     let signature = match port_space {
@@ -336,18 +351,34 @@ mod tests {
         };
         assert!(add(&mut groups, OTHER, 1, Some(1)) && add(&mut groups, OTHER, 2, Some(1)));
         // A group without a GID is another one each time.
-        assert!(add(&mut groups, OTHER, 3, Some(0)) && !add(&mut groups, OTHER, 4, Some(0)));
-        assert!(!add(&mut groups, OTHER, 4, None) && !add(&mut groups, OTHER, 4, Some(2)));
+        assert!(add(&mut groups, OTHER, 3, None) && !add(&mut groups, OTHER, 4, None));
+        assert!(!add(&mut groups, OTHER, 4, Some(2)));
         assert!(add(&mut groups, OTHER, 4, Some(1)));
         assert!(
             add(&mut groups, OTHER + 1, 5, Some(1)) && !add(&mut groups, OTHER + 1, 6, Some(2))
         );
-        assert!((7..20).all(|id| add(&mut groups, 0, id, Some(0))));
+        assert!((7..20).all(|id| add(&mut groups, 0, id, None)));
+        for id in 20..40 {
+            groups.wait(Member::Id(IdHandle(id), 0), query);
+        }
+        assert_eq!(groups.waiting.len(), 20, "these have no group yet");
+        assert!((20..40).all(|id| groups.remove(Member::Id(IdHandle(id), 0)).is_some()));
         for id in [1, 2] {
             groups.remove(Member::Id(IdHandle(id), 0)).unwrap();
             assert!(!add(&mut groups, OTHER, 6, Some(2)));
         }
         groups.remove(Member::Id(IdHandle(4), 0)).unwrap();
         assert!(add(&mut groups, OTHER, 6, Some(2)));
+    }
+
+    #[test]
+    fn record_without_a_gid_that_counts_is_for_a_new_group() {
+        let record = |mgid| McMemberRecord { mgid, ..McMemberRecord::default() };
+        let gid = Gid([0xff; 16]);
+        let of = |mgid, mask| gid_of(&Join { record: record(mgid), mask });
+        let mask = McMemberRecordMask::MGID | McMemberRecordMask::PKEY;
+        assert_eq!(of(gid, mask), Some(gid));
+        assert_eq!(of(gid, McMemberRecordMask::PKEY), None);
+        assert_eq!(of(Gid::ZERO, mask), None);
     }
 }

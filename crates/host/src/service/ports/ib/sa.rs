@@ -64,6 +64,8 @@ pub(in crate::service) struct SaClient {
     unsent: BTreeSet<u32>,
     /// All of them, in the order in which their times come.
     due: BTreeSet<(Time, u32)>,
+    /// Those for paths, by the id and its attempt.
+    paths: BTreeSet<(IdHandle, u32, u32)>,
     last_tid: u32,
     /// Time at which the interface is opened again, and the number of attempts that have failed in a row.
     retry: Option<Time>,
@@ -114,6 +116,9 @@ impl SaClient {
         if !open.sent && open.again.is_none() {
             self.unsent.insert(number);
         }
+        if let Subject::Path(id, query) = &open.subject {
+            self.paths.insert((*id, query.attempt, number));
+        }
         self.open.insert(number, open);
     }
 
@@ -121,6 +126,9 @@ impl SaClient {
         let open = self.open.remove(&number)?;
         self.due.remove(&(open.due(), number));
         self.unsent.remove(&number);
+        if let Subject::Path(id, query) = &open.subject {
+            self.paths.remove(&(*id, query.attempt, number));
+        }
         Some(open)
     }
 
@@ -135,6 +143,7 @@ impl SaClient {
     fn end(&mut self) -> Vec<Subject> {
         self.unsent.clear();
         self.due.clear();
+        self.paths.clear();
         std::mem::take(&mut self.open).into_values().map(|open| open.subject).collect()
     }
 
@@ -152,10 +161,8 @@ impl SaClient {
 
     /// Cancels the query for a path.
     pub(super) fn cancel_path(&mut self, id: IdHandle, attempt: u32) {
-        let cancelled = self.open.iter().filter(|(_, open)| {
-            matches!(&open.subject, Subject::Path(of, query) if *of == id && query.attempt == attempt)
-        });
-        for number in cancelled.map(|(&number, _)| number).collect::<Vec<_>>() {
+        let cancelled = self.paths.range((id, attempt, 0)..=(id, attempt, u32::MAX));
+        for number in cancelled.map(|&(.., number)| number).collect::<Vec<_>>() {
             self.remove(number);
         }
     }
