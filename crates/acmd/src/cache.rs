@@ -265,7 +265,9 @@ mod tests {
         let dir = temp_dir();
         let places = Places::new(dir.path(), "/nowhere");
         let cache = Cache::open(&places, Users::NONE);
-        (dir, cache, Reader::new(places.paths()))
+        let reader = Reader::new(places.paths());
+        assert!(reader.is_there());
+        (dir, cache, reader)
     }
 
     const ENDPOINT: EndpointId = EndpointId(1);
