@@ -45,8 +45,8 @@ pub enum Address {
 }
 
 impl Places {
-    /// The environment variable with the directory of the files of the service to use, instead of the host's. A relative path is resolved
-    /// against the directory in which the process is at the time.
+    /// The environment variable with the directory of the files of the service to use, instead of the host's. A relative path
+    /// begins at the directory in which the process was when it first used such a variable.
     pub const VARIABLE: &'static str = "RDMUX_ACM_DIR";
 
     /// Returns the files in two directories. The log is in the first.

@@ -28,12 +28,13 @@ pub fn is_of_its_user() -> bool {
     let [started_by, started_as] =
         [libc::AT_UID, libc::AT_EUID].map(|what| unsafe { libc::getauxval(what) });
     let now = rustix::process::geteuid().as_raw();
-    is_of_user(started_by, started_as, now.into())
+    is_of_user([started_by, started_as, now.into()], has_more_rights())
 }
 
-/// Returns whether a process that a user started as a user, and that runs as one now, runs as its own.
-fn is_of_user(started_by: u64, started_as: u64, now: u64) -> bool {
-    started_by == started_as || started_by == now
+/// Returns whether a process that one user started, as a second one, and that runs as a third one, runs as the first one. A process without
+/// more rights than its user may change it only if that user may.
+fn is_of_user([started_by, started_as, now]: [u64; 3], has_more_rights: bool) -> bool {
+    started_by == now || started_by == started_as && !has_more_rights
 }
 
 /// Marks all descriptors except standard input, output and error as close-on-exec.
@@ -55,15 +56,18 @@ mod tests {
     fn set_user_id_program_is_of_its_user_only_while_it_runs_as_that_user() {
         assert!(is_of_its_user() && !has_more_rights());
         let cases = [
-            ((1000, 1000, 1000), true),
+            ([1000, 1000, 1000], false, true),
             // A daemon of root that acts for a user.
-            ((0, 0, 1000), true),
+            ([0, 0, 1000], false, true),
             // A set-user-ID program of root, which may have called setuid(0), and one that has given up its rights.
-            ((1000, 0, 0), false),
-            ((1000, 0, 1000), true),
+            ([1000, 0, 0], true, false),
+            ([1000, 0, 1000], true, true),
+            // Programs with capabilities: one stays with its user, and one has called setuid(0).
+            ([1000, 1000, 1000], true, true),
+            ([1000, 1000, 0], true, false),
         ];
-        for ((started_by, started_as, now), expected) in cases {
-            assert_eq!(is_of_user(started_by, started_as, now), expected, "{started_by} {now}");
+        for (users, has_more_rights, expected) in cases {
+            assert_eq!(is_of_user(users, has_more_rights), expected, "{users:?}");
         }
     }
 }

@@ -59,8 +59,7 @@ fn absolute(path: PathBuf) -> Option<PathBuf> {
 }
 
 /// Returns the absolute path of the file that an environment variable names; none under the conditions of [`environment::path`]. A relative
-/// path begins at the directory in which the process was at the first such call: it names the same file to this process and to those that
-/// it starts, also after chdir(2).
+/// path begins at the directory in which the process was at the first such call, and so names one file also after chdir(2).
 pub fn file_of_environment(name: &str) -> Option<PathBuf> {
     static FIRST: OnceLock<Option<PathBuf>> = OnceLock::new();
     let path = PathBuf::from(environment::path(name)?);
@@ -106,7 +105,7 @@ fn command(program: &Path, arguments: &[&str], user: &UserDir, is_trusted: bool)
         from_root(&mut command);
     } else {
         command.env_clear().current_dir("/");
-        // The service reads the configuration of its user, without this process's rights.
+        // The service reads the configuration of its user.
         for name in ["HOME", "XDG_CONFIG_HOME"] {
             if let Some(path) = environment::folder_of_user(name) {
                 command.env(name, path);

@@ -99,8 +99,11 @@ impl Clients {
     fn of(service: &Service) -> Result<Self> {
         let at = rdmux_acm_client::Address::Unix(service.places().socket());
         let library = Client::new([Target::Tools(service.places())]);
-        let is_there = library.shared().is_some_and(Shared::is_there);
-        ensure!(is_there, "the service does not pass its cache");
+        let until = Instant::now() + TIMEOUT;
+        while !library.shared().is_some_and(Shared::is_there) {
+            ensure!(Instant::now() < until, "the service does not pass its cache");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         Ok(Self { library, socket: Client::new([Target::At(at)]) })
     }
 }
