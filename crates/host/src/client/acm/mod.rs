@@ -160,7 +160,7 @@ impl Acm {
         Some(path)
     }
 
-    /// Returns whether no connection along this path has failed lately.
+    /// Returns whether the path may be used: it has not failed within the last ten minutes, or the service has invalidated it since.
     fn is_usable(&self, path: &PathData) -> bool {
         !self.known.has_failed((&path.record).into(), Instant::now())
     }
