@@ -399,16 +399,21 @@ impl Cache {
     }
 
     /// Removes a group of the endpoint. Entries that use its path lose the path, and are withdrawn if they are published.
-    pub(crate) fn drop_group(&mut self, group: u8, mut withdraw: impl FnMut(&Address)) {
+    pub(crate) fn drop_group(&mut self, group: u8, withdraw: impl FnMut(&Address)) {
+        self.withdraw_group(group, withdraw);
         for entry in self.entries.iter_mut().filter(|entry| entry.group == group) {
             entry.group = NO_GROUP;
-            if entry.flags & flag::BY_GROUP == 0 {
-                continue;
-            }
-            if entry.flags & flag::PUBLISHED != 0 {
-                withdraw(&entry.key.address(&self.names));
-            }
-            entry.flags &= !(flag::BY_GROUP | flag::PUBLISHED | flag::OUTDATED);
+            entry.flags &= !flag::BY_GROUP;
+        }
+    }
+
+    /// Withdraws the published entries that use the path of a group. They keep the path.
+    pub(crate) fn withdraw_group(&mut self, group: u8, mut withdraw: impl FnMut(&Address)) {
+        let uses = flag::BY_GROUP | flag::PUBLISHED;
+        let published = |entry: &&mut Entry| entry.group == group && entry.flags & uses == uses;
+        for entry in self.entries.iter_mut().filter(published) {
+            withdraw(&entry.key.address(&self.names));
+            entry.flags &= !(flag::PUBLISHED | flag::OUTDATED);
         }
     }
 

@@ -53,6 +53,8 @@ pub(super) struct EndpointState {
     pub(super) told: Option<Time>,
     /// Number of requests for this endpoint that arrived since then, from endpoints that have not learned its address.
     pub(super) asked_for: u32,
+    /// The number of searches that wait until the endpoint has joined a group again.
+    pub(super) joining: u32,
     /// The number of searches that verify claims.
     pub(super) claims: u32,
     pub(super) counters: Counters,
@@ -84,6 +86,7 @@ impl EndpointState {
             announce: Vec::new(),
             told: None,
             asked_for: 0,
+            joining: 0,
             claims: 0,
             counters: Counters::default(),
         }

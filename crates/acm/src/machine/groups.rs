@@ -48,6 +48,14 @@ impl Memberships {
         self.rows.get(usize::from(at))?.as_ref()?.record.as_ref()
     }
 
+    /// Returns whether the endpoint is about to join a group, and no join of it or of the lowest group has failed.
+    pub(super) fn is_joining(&self, at: u8) -> bool {
+        let row = |at: usize| self.rows.get(at)?.as_ref();
+        let has_failed = |row: &Membership| row.record.is_none() && row.tries > 0;
+        let joins = |row: &Membership| row.record.is_none() && row.tries == 0;
+        row(usize::from(at)).is_some_and(joins) && !row(0).is_none_or(has_failed)
+    }
+
     /// Returns the group for requests, if the endpoint is a member.
     pub(super) fn lowest(&self) -> Option<&McMemberRecord> {
         self.record(0)
@@ -147,7 +155,7 @@ impl Machine {
             };
             let is_lowest = wanted.first().is_some_and(|(group, _)| group.gid() == row.group.gid());
             let stays = wanted.iter().any(|(group, _)| group.gid() == row.group.gid());
-            let extra = self.options.route_protocol == RouteProtocol::Acm && at >= wanted.len();
+            let extra = self.by_groups() && row.listed.is_some();
             if (at == 0) != is_lowest || !(stays || extra) {
                 self.drop_group(id, at, io);
             }
@@ -165,6 +173,7 @@ impl Machine {
             state.groups.rows[at] = Some(Membership::new(group, sl));
         }
         self.join_next(now, id, io);
+        self.joins_changed(now, id, io);
     }
 
     /// Joins the needed groups, the lowest first, since the others are useless without it.
@@ -219,6 +228,7 @@ impl Machine {
             timers.set(&mut row.timer, timer, now.after(pause + jitter));
         }
         self.join_next(now, endpoint, io);
+        self.joins_changed(now, endpoint, io);
         self.pump(now, endpoint, io);
     }
 
@@ -228,9 +238,13 @@ impl Machine {
         if let Some(row) = state.groups.rows.get_mut(usize::from(at)).and_then(Option::as_mut) {
             row.timer = Deadline::default();
             // The driver should have answered.
-            state.counters.failed_joins += u64::from(core::mem::take(&mut row.is_asked));
+            if core::mem::take(&mut row.is_asked) {
+                state.counters.failed_joins += 1;
+                row.tries = row.tries.saturating_add(1);
+            }
         }
         self.join_next(now, endpoint, io);
+        self.joins_changed(now, endpoint, io);
     }
 
     /// Joins all groups again after subnet administration has lost the endpoint's memberships. Open joins are repeated, because their
@@ -248,10 +262,19 @@ impl Machine {
         self.join_next(now, endpoint, io);
     }
 
-    /// Leaves all groups.
-    pub(super) fn leave_groups(&mut self, endpoint: EndpointId, io: &mut impl Io) {
-        for at in 0..MAX_GROUPS {
-            self.drop_group(endpoint, at, io);
+    /// Leaves all groups until the endpoint's port is active again. Entries that use their paths keep them, but programs must not use
+    /// these now.
+    pub(super) fn suspend_groups(&mut self, endpoint: EndpointId, io: &mut impl Io) {
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        for (at, row) in (0..).zip(state.groups.rows.iter_mut()) {
+            let Some(row) = row else { continue };
+            self.timers.clear(&mut row.timer, Timer::Join(endpoint, at));
+            let is_member = row.record.take().is_some();
+            if core::mem::take(&mut row.is_asked) || is_member {
+                io.leave(endpoint, row.group.gid());
+            }
+            row.tries = 0;
+            state.cache.withdraw_group(at, |address| io.withdraw(endpoint, address));
         }
     }
 
@@ -302,6 +325,7 @@ impl Machine {
         let Some(state) = self.endpoints.get_mut(&id) else { return };
         state.groups.rows[at] = Some(Membership { listed: Some(now), ..Membership::new(group, 0) });
         self.join_next(now, id, io);
+        self.joins_changed(now, id, io);
     }
 }
 

@@ -213,7 +213,7 @@ impl Machine {
         state.is_blocked = false;
         state.answers.clear();
         state.announce.clear();
-        self.leave_groups(id, io);
+        self.suspend_groups(id, io);
         let of_endpoint = self.searches.iter().filter(|(_, search)| search.endpoint == id);
         let searches: Vec<_> = of_endpoint.map(|(at, _)| super::place(at)).collect();
         for at in searches {

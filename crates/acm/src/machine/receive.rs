@@ -277,6 +277,7 @@ impl Machine {
                 search.holder = Some(*holder);
                 return;
             }
+            Stage::Joining => {}
             Stage::RouteAsked | Stage::System => return,
         }
         if is_claim {

@@ -235,8 +235,7 @@ impl Machine {
         let Some(open) = self.take_request(at) else { return };
         let Some(search) = self.searches.get(open.search as usize) else { return };
         let is_kept = search.first != NONE || search.timer.at().is_some();
-        let is_sent = !matches!(search.stage, Stage::Queued | Stage::RouteQueued);
-        if !is_sent && search.purpose == Purpose::Resolve && !is_kept {
+        if search.stage.is_unsent() && search.purpose == Purpose::Resolve && !is_kept {
             self.drop_search(open.search);
         }
     }

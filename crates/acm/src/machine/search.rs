@@ -7,6 +7,7 @@
 //!            |                         v                           |
 //!            +------------------> RouteQueued -> RouteAsked -------+        route_prot sa, GIDs and LIDs
 //!            +-> Checked (request to the known holder) ------------+
+//!            +-> Joining (the known holder's group) ---------------+        or to RouteQueued, if the join fails
 //!            +-> System (RoCE, iWARP) -----------------------------+
 //! ```
 
@@ -45,6 +46,13 @@ pub(super) struct Search {
     pub(super) timer: Deadline,
     /// Time until which the search continues although no request waits.
     pub(super) keep_until: Time,
+}
+
+impl Stage {
+    /// Returns whether nothing has been sent, so that the search ends when no request waits for it any more.
+    pub(super) fn is_unsent(self) -> bool {
+        matches!(self, Self::Queued | Self::RouteQueued | Self::Joining)
+    }
 }
 
 impl Search {
@@ -93,6 +101,8 @@ pub(super) enum Stage {
     Asked,
     /// A request was sent to the known holder.
     Checked,
+    /// The holder is known, and the path to it will be when this endpoint has joined their common group again.
+    Joining,
     /// Queued for a query to subnet administration.
     RouteQueued,
     /// A query was sent to subnet administration.

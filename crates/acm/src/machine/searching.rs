@@ -1,5 +1,7 @@
 //! The life of searches: they start, change stages, and end with an answer for all waiting requests.
 
+use alloc::vec::Vec;
+
 use rdmux_transport::Time;
 use rdmux_transport::timers::Deadline;
 use rdmux_wire::acm::Address;
@@ -117,7 +119,7 @@ impl Machine {
                 self.ask_holder(now, at, io);
             }
             (Purpose::Claim(_), Some(_)) => self.ask_holder(now, at, io),
-            (Purpose::Resolve, Some(_)) => self.ask_route(now, at, io),
+            (Purpose::Resolve, Some(_)) => self.need_path(now, at, io),
             _ => self.enqueue(now, at, io),
         }
     }
@@ -163,7 +165,52 @@ impl Machine {
                     _ => port.routes_asked = port.routes_asked.saturating_sub(1),
                 }
             }
+            Stage::Joining => state.joining = state.joining.saturating_sub(1),
             Stage::Checked | Stage::System => {}
+        }
+    }
+
+    /// Continues a search whose holder is known, but not the path: waits for the join of their common group if it is under way, else
+    /// queries subnet administration. All endpoints of a subnet may lose their groups at once, and then have no need to ask for each path.
+    fn need_path(&mut self, now: Time, at: u32, io: &mut impl Io) {
+        if !self.joins_group_of(at) {
+            return self.ask_route(now, at, io);
+        }
+        self.leave_stage(at);
+        let Some(search) = self.searches.get_mut(at as usize) else { return };
+        search.stage = Stage::Joining;
+        let endpoint = search.endpoint;
+        self.keep(now, at);
+        if let Some(state) = self.endpoints.get_mut(&endpoint) {
+            state.joining += 1;
+        }
+    }
+
+    /// Returns whether the endpoint is about to join the group that it shares with the holder of a search's address.
+    fn joins_group_of(&self, at: u32) -> bool {
+        let joins = || {
+            let search = self.searches.get(at as usize)?;
+            let group = search.holder?.group?;
+            Some(self.endpoints.get(&search.endpoint)?.groups.is_joining(group))
+        };
+        self.by_groups() && joins().unwrap_or(false)
+    }
+
+    /// Continues the searches that need not wait for a join any more.
+    pub(super) fn joins_changed(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
+        if self.endpoints.get(&endpoint).is_none_or(|state| state.joining == 0) {
+            return;
+        }
+        let waits = |search: &Search| search.endpoint == endpoint && search.stage == Stage::Joining;
+        let all = self.searches.iter().filter(|(_, search)| waits(search));
+        let all: Vec<_> = all.map(|(at, search)| (place(at), search.tid)).collect();
+        for (at, tid) in all {
+            let search = self.searches.get(at as usize).filter(|search| search.tid == tid);
+            if let Some(holder) = search.filter(|search| waits(search)).and_then(|s| s.holder)
+                && !self.joins_group_of(at)
+            {
+                self.found(now, at, &holder, io);
+            }
         }
     }
 
@@ -182,7 +229,7 @@ impl Machine {
         });
         match path {
             Some(path) => self.finish(now, at, Ok(path), io),
-            None if is_wanted || purpose == Purpose::Refresh => self.ask_route(now, at, io),
+            None if is_wanted || purpose == Purpose::Refresh => self.need_path(now, at, io),
             None => self.finish(now, at, Err(Failure::NoData), io),
         }
     }

@@ -32,7 +32,7 @@ impl Machine {
     /// with the time of its waiting requests.
     pub(super) fn keep(&mut self, now: Time, at: u32) {
         if let Some(search) = self.searches.get_mut(at as usize)
-            && matches!(search.stage, Stage::Queued | Stage::RouteQueued)
+            && search.stage.is_unsent()
             && search.is_kept(now)
         {
             self.timers.set(&mut search.timer, Timer::Search(at), search.keep_until);
@@ -224,9 +224,12 @@ impl Machine {
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         search.timer = Deadline::default();
         match search.stage {
-            Stage::Queued | Stage::RouteQueued if search.is_wanted(now) => self.keep(now, at),
+            stage if stage.is_unsent() && search.is_wanted(now) => self.keep(now, at),
+            Stage::Queued | Stage::RouteQueued | Stage::Joining => {
+                self.finish(now, at, Err(Failure::TimedOut), io);
+            }
             // The driver should have answered.
-            Stage::Queued | Stage::RouteQueued | Stage::RouteAsked | Stage::System => {
+            Stage::RouteAsked | Stage::System => {
                 self.finish(now, at, Err(Failure::TimedOut), io);
             }
             Stage::Asked | Stage::Checked => self.ask_again(now, at, io),

@@ -3,7 +3,6 @@
 use rdmux_transport::Time;
 use rdmux_transport::timers::Deadline;
 
-use super::search::Stage;
 use super::{Machine, Timer};
 use crate::{Failure, Io};
 
@@ -40,8 +39,7 @@ impl Machine {
         let Some(open) = self.take_request(at) else { return };
         let Some(search) = self.searches.get(open.search as usize) else { return };
         let (endpoint, stage) = (search.endpoint, search.stage);
-        let is_sent = !matches!(stage, Stage::Queued | Stage::RouteQueued);
-        let ends = !is_sent && !search.is_wanted(now);
+        let ends = stage.is_unsent() && !search.is_wanted(now);
         self.count(endpoint, |c| {
             c.deadlines += 1;
             c.errors += 1;

@@ -2,20 +2,28 @@
 
 use std::time::Duration;
 
-use rdmux_acm::{EndpointId, Known, RequestId};
+use rdmux_acm::{ClaimPolicy, EndpointId, Known, RequestId};
 use rdmux_transport::Time;
 use rdmux_wire::acm::Address;
 use rdmux_wire::{Gid, Guid, Lid};
 
+use super::AcmScenario;
 use super::driver::Want;
 use super::world::{Event, World};
 
 /// Returns a world in which nothing goes wrong, some time after its start.
 fn running() -> World {
+    started(100, |scenario| {
+        scenario.is_good() && scenario.requests > 200 && scenario.timeout * 2 < scenario.span
+    })
+}
+
+/// Returns the first world with such a scenario, after as many requests.
+fn started(requests: u64, is_fit: impl Fn(&AcmScenario) -> bool) -> World {
     for seed in 0.. {
         let mut world = World::new(seed, false);
-        if world.scenario.is_good() && world.scenario.requests > 200 {
-            while world.stats.requests < 100 {
+        if is_fit(&world.scenario) {
+            while world.stats.requests < requests {
                 world.advance().expect("nothing is broken");
             }
             return world;
@@ -117,4 +125,24 @@ fn acm_unresolved_address_without_faults_is_detected() {
     }
     let what = found(world);
     assert!(what.contains("is not found"), "{what}");
+}
+
+#[test]
+fn acm_believed_false_claim_is_detected() {
+    for claims in [ClaimPolicy::First, ClaimPolicy::Verified] {
+        let mut world = started(1, |scenario| {
+            scenario.is_good_but_for_lies()
+                && scenario.refuses_lies()
+                && scenario.options.claims == claims
+                && scenario.lies > 20
+                && scenario.requests > 100
+        });
+        let (now, newest) = (world.agenda.now(), ClaimPolicy::Newest);
+        let options = rdmux_acm::Options { claims: newest, ..world.scenario.options.clone() };
+        for host in &mut world.hosts {
+            host.machine.set_options(now, options.clone(), &mut host.driver);
+        }
+        let what = found(world);
+        assert!(what.contains(", which has "), "{what}");
+    }
 }

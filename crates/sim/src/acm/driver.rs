@@ -18,6 +18,12 @@ pub(super) enum Want {
     Leave(Gid),
     Paths(QuestionId, Box<PathRecord>),
     Answer(ClientId, RequestId, Result<Resolved, Failure>),
+    /// Not a request, but the report that another claimant than the known holder is believed to have an address.
+    Believed {
+        address: Address,
+        holder: Gid,
+        claimant: Gid,
+    },
 }
 
 /// Collects the requests in order.
@@ -62,5 +68,10 @@ impl Io for Driver {
     fn withdraw(&mut self, _: EndpointId, address: &Address) {
         self.published.remove(address);
     }
-    fn contradiction(&mut self, _: EndpointId, _: &Contradiction<'_>) {}
+    fn contradiction(&mut self, _: EndpointId, claim: &Contradiction<'_>) {
+        let Contradiction { address, holder, claimant, is_believed } = *claim;
+        if is_believed {
+            self.wants.push(Want::Believed { address: *address, holder, claimant });
+        }
+    }
 }

@@ -92,6 +92,11 @@ impl Oracle {
         }
     }
 
+    /// Returns whether an address belongs to this host now.
+    pub(super) fn is_holder(&self, now: Time, address: &Address, gid: Gid) -> bool {
+        self.holders.get(address).is_some_and(|history| history.is(gid, now))
+    }
+
     /// Checks whether a path from `own` to an address may be returned now. Returns whether it is also true now.
     pub(super) fn judge(
         &self,

@@ -304,6 +304,13 @@ impl World {
                 }
                 Want::Paths(id, record) => self.administration(n, id, &record),
                 Want::Answer(client, id, answer) => self.answered(n, (client, id), answer)?,
+                Want::Believed { address, holder, claimant } => {
+                    if self.scenario.refuses_lies() && self.oracle.is_holder(now, &address, holder)
+                    {
+                        let what = format!("{claimant} replaced {holder}, which has {address}");
+                        return Err(format!("host {n}: {what}"));
+                    }
+                }
             }
         }
         self.check_bounds(n)?;

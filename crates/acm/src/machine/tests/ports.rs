@@ -9,8 +9,8 @@ use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey};
 
 use super::net::*;
 use crate::{
-    Dest, Endpoint, EndpointId, Failure, Forget, Options, Peer, Port, PortId, PortKind, Request,
-    RequestId, System,
+    Dest, Endpoint, EndpointId, Failure, Forget, GroupSpec, Options, Peer, Port, PortId, PortKind,
+    Request, RequestId, System,
 };
 
 fn change(net: &mut Net, n: usize, port: Port) {
@@ -241,9 +241,77 @@ fn port_down_fails_requests_and_cache_survives_until_port_up() {
     assert!(net.hosts[0].io.members.is_empty());
     let sent = net.sent();
     change(&mut net, 0, port(0));
-    // The cache was kept.
+    // The cache was kept, with the paths.
     assert!(net.resolve(0, name(1)).unwrap().is_ok());
     assert_eq!((net.sent(), net.hosts[0].io.members.len()), (sent, 2));
+    assert_eq!(net.asked, []);
+}
+
+#[test]
+fn path_by_a_group_is_withdrawn_while_the_port_is_down_and_waits_for_the_join_after_that() {
+    let mut net = Net::new(2, &acm());
+    let before = net.resolve(0, name(1)).unwrap().unwrap().path;
+    assert!(net.hosts[0].io.published.contains_key(&name(1)));
+    change(&mut net, 0, Port { is_active: false, ..port(0) });
+    assert!(net.hosts[0].io.published.is_empty());
+    // The joins are outstanding.
+    net.with(0, |machine, now, io| machine.set_port(now, PORT, port(0), io));
+    let sent = net.sent();
+    let id = net.ask(0, Dest::Address(name(1)));
+    assert_eq!((net.answer(0, id), net.hosts[0].io.questions.len()), (None, 0));
+    net.run();
+    assert_eq!(net.answer(0, id).unwrap().unwrap().path, before);
+    assert!(net.hosts[0].io.published.contains_key(&name(1)));
+    assert_eq!((net.sent(), net.asked.len()), (sent, 0));
+}
+
+#[test]
+fn path_by_a_group_that_cannot_be_joined_again_comes_from_subnet_administration() {
+    let mut net = Net::new(2, &acm());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    net.with(0, |machine, now, io| machine.reregister(now, PORT, io));
+    let id = net.ask(0, Dest::Address(name(1)));
+    let joins: Vec<_> = net.hosts[0].io.joins.drain(..).map(|record| record.mgid).collect();
+    assert_eq!((net.answer(0, id), joins.len()), (None, 1));
+    let refused = Err(crate::SaFailure::Silent);
+    net.with(0, |m, now, io| m.handle_join(now, EP, joins[0], refused, io));
+    net.run();
+    assert_eq!(net.answer(0, id).unwrap().unwrap().path.sl, 3);
+    assert_eq!(net.asked.len(), 1);
+}
+
+#[test]
+fn request_that_waits_for_a_join_ends_with_its_time() {
+    let mut net = Net::new(2, &acm());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    net.with(0, |machine, now, io| machine.reregister(now, PORT, io));
+    net.hosts[0].io.joins.clear();
+    let timeout = Some(Duration::from_millis(100));
+    let dest = Dest::Address(name(1));
+    let id = net.request(0, &Request { source: None, dest, no_delay: false, timeout });
+    let canceled = net.request(
+        0,
+        &Request { source: None, dest: Dest::Address(ip(1)), no_delay: false, timeout: None },
+    );
+    net.with(0, |machine, _, _| machine.cancel(CLIENT, canceled));
+    net.pass(Duration::from_millis(200));
+    assert_eq!(net.answer(0, id), Some(Err(Failure::TimedOut)));
+    assert_eq!(net.hosts[0].machine.searches.len(), 0);
+}
+
+#[test]
+fn group_that_the_options_do_not_name_any_more_is_left() {
+    let spec = GroupSpec { rate: Rate::GBPS_100, mtu: Mtu::M4096, sl: 5, tos: 4 };
+    let with = Options { groups: [spec].into(), ..acm() };
+    let mut net = Net::new(2, &with);
+    assert_eq!(net.hosts[0].io.members.len(), 3);
+    assert_eq!(net.resolve(0, name(1)).unwrap().unwrap().path.sl, 5);
+    for n in 0..2 {
+        net.with(n, |machine, now, io| machine.set_options(now, acm(), io));
+    }
+    net.run();
+    assert_eq!(net.hosts[0].io.members.len(), 2);
+    assert_ne!(net.resolve(0, name(1)).unwrap().unwrap().path.sl, 5);
 }
 
 #[test]
