@@ -165,6 +165,38 @@ static void window_of_type_2_keeps_its_index_whatever_the_key_says(void)
 	      IBV_WC_REM_ACCESS_ERR);
 }
 
+/* What a window of type 1 can never have is refused by the call, and the connection goes on. */
+static void window_of_type_1_refuses_other_access_than_of_peers(void)
+{
+	static const unsigned int wrong[] = { IBV_ACCESS_ZERO_BASED, 1u << 30 };
+	struct ibv_qp *pair[2];
+	struct ibv_mr *mr;
+	struct ibv_mw *mw;
+	struct fixture f;
+	uint32_t rkey;
+
+	open_fixture(&f);
+	CHECK((mr = ibv_reg_mr(f.pd, f.memory, BUFFER, ALL_RIGHTS | IBV_ACCESS_MW_BIND)) != NULL);
+	CHECK((mw = ibv_alloc_mw(f.pd, IBV_MW_TYPE_1)) != NULL);
+	connected_pair(&f, pair);
+	rkey = mw->rkey;
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		struct ibv_mw_bind bind = {
+			.send_flags = IBV_SEND_SIGNALED,
+			.bind_info = { mr, (uintptr_t)f.memory, 64,
+				       IBV_ACCESS_REMOTE_WRITE | wrong[i] },
+		};
+
+		EQUAL(ibv_bind_mw(pair[1], mw, &bind), EINVAL);
+		EQUAL(mw->rkey, rkey);
+		bind.bind_info.mw_access_flags = IBV_ACCESS_REMOTE_WRITE;
+		EQUAL(ibv_bind_mw(pair[1], mw, &bind), 0);
+		EQUAL(completion(f.cq).status, IBV_WC_SUCCESS);
+		rkey = mw->rkey;
+	}
+	EQUAL(write_bytes(&f, pair[0], f.memory + 64, f.mr, f.memory, rkey, 8), IBV_WC_SUCCESS);
+}
+
 static struct ibv_qp *datagram_qp(struct fixture *f)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = PORT, .qkey = 7 };
@@ -264,6 +296,7 @@ static const struct test tests[] = {
 	TEST(send_with_invalidate_of_a_wrong_key_fails_the_responder_only),
 	TEST(region_of_no_bytes_is_registered_and_opens_nothing),
 	TEST(window_of_type_2_keeps_its_index_whatever_the_key_says),
+	TEST(window_of_type_1_refuses_other_access_than_of_peers),
 	TEST(datagram_above_the_active_mtu_ends_with_local_length_error),
 	TEST(wall_clock_times_of_completions_follow_the_devices_clock),
 };

@@ -106,6 +106,90 @@ fn lid_change_is_announced_and_cached_paths_are_updated_without_queries() {
     assert_eq!(services[0].counted("sent_requests"), sent, "it was told, and did not ask");
 }
 
+/// Takes the link of the switch to a service's adapter down and up again.
+fn flap(net: &Net, client: &Client) {
+    let adapter = adapter(client).to_string();
+    net.ok(&["fabric", "link", "down", "switch", &adapter]);
+    let answer = || client.resolve(Some(name("a")), name("a"), LONG);
+    until(|| matches!(answer(), Err(Error::Status(_, Status::NOT_CONNECTED))));
+    net.ok(&["fabric", "link", "up", "switch", &adapter]);
+}
+
+#[test]
+fn link_that_goes_down_and_up_costs_no_queries_where_paths_come_from_groups() {
+    let net = fabric();
+    let services = ["a", "b"].map(|host| Service::start(&net, host, BY_GROUPS));
+    let client = services[0].client();
+    let before = path(&client, "a", "b");
+    let counted = || ["sent_requests", "route_queries"].map(|of| services[0].counted(of));
+    let (sent, queries) = (counted()[0], counted()[1]);
+    flap(&net, &client);
+    assert_eq!(path(&client, "a", "b"), before);
+    assert_eq!(known(&client, "a", "b"), Some(before));
+    // Its path to itself, which was requested while the link was down, comes from subnet administration.
+    assert!(counted()[0] == sent && counted()[1] <= queries + 1, "{:?}", counted());
+}
+
+#[test]
+fn service_goes_on_after_its_host_and_the_fabric_started_again() {
+    let net = fabric();
+    let services = ["a", "b"].map(|host| Service::start(&net, host, QUICK));
+    let client = services[0].client();
+    let before = path(&client, "a", "b");
+    net.ok(&["host", "down", "--force", "a"]);
+    net.ok(&["host", "up", "a"]);
+    let after = path(&client, "a", "b");
+    assert_eq!((after.sgid, after.dgid), (before.sgid, before.dgid));
+    net.ok(&["fabric", "down"]);
+    net.ok(&["fabric", "up", "--shape", "switch:3"]);
+    let after = path(&client, "a", "b");
+    assert_eq!((after.sgid, after.dgid), (before.sgid, before.dgid));
+}
+
+#[test]
+fn groups_of_the_options_are_joined_and_preferred_by_service_level_until_they_are_removed() {
+    let net = fabric();
+    let groups: String = [1, 2, 5].map(|sl| format!("group 100 4096 {sl} {sl}\n")).concat();
+    let services =
+        ["a", "b"].map(|host| Service::start(&net, host, &format!("{BY_GROUPS}{groups}")));
+    let client = services[0].client();
+    let sl = |client: &Client| resolve(client, Some(name("a")), name("b")).paths[0].path.sl;
+    let fresh = |client: &Client| {
+        client.flush(None, LONG).unwrap();
+        sl(client)
+    };
+    until(|| fresh(&client) == 5);
+    for service in &services {
+        fs::write(service.places.config().join("ibacm_opts.cfg"), BY_GROUPS).unwrap();
+        service.signal(Signal::HUP);
+    }
+    until(|| fresh(&client) == 0);
+}
+
+#[test]
+fn both_ports_of_an_adapter_resolve_and_have_paths_of_their_own() {
+    let net = fabric();
+    // The switch has three ports.
+    net.ok(&["host", "down", "a"]);
+    net.ok(&["host", "up", "two", "--fabric", "default", "--fabric", "default"]);
+    let config = places(&net, "two").config().to_owned();
+    fs::create_dir_all(&config).unwrap();
+    let lines = "first rdmux_ib0 1 default\nsecond rdmux_ib0 2 default\n";
+    fs::write(config.join("ibacm_addr.cfg"), lines).unwrap();
+    let services = ["two", "b"].map(|host| Service::start(&net, host, BY_GROUPS));
+    let [two, b] = services.each_ref().map(Service::client);
+    let [there, there2] =
+        ["first", "second"].map(|from| Ends::of(&resolve(&two, Some(name(from)), name("b"))));
+    assert_eq!((there.dgid, there.dlid), (there2.dgid, there2.dlid));
+    assert!(there.sgid != there2.sgid && there.slid != there2.slid);
+    let [back, back2] =
+        ["first", "second"].map(|to| Ends::of(&resolve(&b, Some(name("b")), name(to))));
+    for (there, back) in [(there, back), (there2, back2)] {
+        let Ends { sgid, slid, dgid, dlid } = there;
+        assert_eq!(back, Ends { sgid: dgid, slid: dlid, dgid: sgid, dlid: slid });
+    }
+}
+
 #[test]
 fn dump_is_loaded_when_the_port_has_the_lid_that_the_dump_names() {
     let net = fabric_with(&["--sm-sweep=3600"]);

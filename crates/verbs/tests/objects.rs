@@ -304,25 +304,33 @@ fn qp_with_too_many_sges_and_query_of_unknown_port_fail() {
 }
 
 #[test]
-fn reset_removes_unpolled_completions_of_that_qp_only() {
-    let (a, b) = pair(QpType::Rc, false, 4096);
-    (0..2).for_each(|i| b.recv(i, 0, 8));
-    let state = |state| {
-        let attr = QpAttr { state, ..b.qp.query() };
-        b.qp.modify(&attr, AttrMask::STATE).unwrap();
-    };
-    state(QpState::Err);
-    let other = Node::on(b.device.clone(), b.control.clone(), b.pd.clone(), QpType::Rc, 64, None);
-    let init = QpInit { send_cq: b.cq.clone(), recv_cq: b.cq.clone(), ..other.qp.init().clone() };
-    let other = Qp::new(&b.pd, init).unwrap();
-    let attr = QpAttr { state: QpState::Err, ..other.query() };
-    other.modify(&attr, AttrMask::STATE).unwrap();
-    other.post_recv(&RecvWr { wr_id: 7, sges: &[] }).unwrap();
-    state(QpState::Reset);
-    let mut out = [Completion::EMPTY; 4];
-    assert_eq!(b.cq.poll(&mut out), 1);
-    assert_eq!((out[0].wr_id, out[0].qpn), (7, other.qpn()));
-    drop(a);
+fn reset_and_destroy_remove_unpolled_completions_of_that_qp_only() {
+    for is_destroyed in [false, true] {
+        let (a, b) = pair(QpType::Rc, false, 4096);
+        (0..2).for_each(|i| b.recv(i, 0, 8));
+        let state = |state| {
+            let attr = QpAttr { state, ..b.qp.query() };
+            b.qp.modify(&attr, AttrMask::STATE).unwrap();
+        };
+        state(QpState::Err);
+        let (device, control, pd) = (b.device.clone(), b.control.clone(), b.pd.clone());
+        let other = Node::on(device, control, pd, QpType::Rc, 64, None);
+        let (send_cq, recv_cq) = (b.cq.clone(), b.cq.clone());
+        let init = QpInit { send_cq, recv_cq, ..other.qp.init().clone() };
+        let other = Qp::new(&b.pd, init).unwrap();
+        let attr = QpAttr { state: QpState::Err, ..other.query() };
+        other.modify(&attr, AttrMask::STATE).unwrap();
+        other.post_recv(&RecvWr { wr_id: 7, sges: &[] }).unwrap();
+        if is_destroyed {
+            b.qp.quiesce();
+        } else {
+            state(QpState::Reset);
+        }
+        let mut out = [Completion::EMPTY; 4];
+        assert_eq!(b.cq.poll(&mut out), 1, "{is_destroyed}");
+        assert_eq!((out[0].wr_id, out[0].qpn), (7, other.qpn()));
+        drop(a);
+    }
 }
 
 /// A receive uses memory of the shared receive queue's protection domain (IBTA 10.2.9), whatever the queue pair's is. WRITEs and

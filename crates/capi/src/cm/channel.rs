@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use rdmux_cm::IdHandle;
 use rdmux_host::EventChannel;
 
 use super::process::Process;
@@ -28,6 +29,8 @@ pub(super) struct Channel {
     losses: AtomicU64,
     /// The number of these losses whose events were purged from the channel.
     cleaned: AtomicU64,
+    /// The ids whose removal remains to be reported, once the service has ended.
+    removed: Mutex<Option<std::vec::IntoIter<IdHandle>>>,
     /// The source of events. None when the channel is destroyed.
     source: Mutex<Option<Arc<EventChannel>>>,
 }
@@ -56,6 +59,7 @@ impl Channel {
             destroyed,
             losses: AtomicU64::new(0),
             cleaned: AtomicU64::new(0),
+            removed: Mutex::new(None),
             source,
         }))
     }
@@ -130,6 +134,12 @@ impl Channel {
     /// Records that it had no stale events after so many losses.
     pub(super) fn note_cleaned(&self, losses: u64) {
         self.cleaned.fetch_max(losses, Ordering::SeqCst);
+    }
+
+    /// Returns the next id whose removal remains to be reported. Called when the service has ended, so no further id comes to the channel.
+    pub(super) fn next_removed(&self) -> Option<IdHandle> {
+        let left = || self.process.left_on(self.public.get()).into_iter();
+        self.removed.lock().get_or_insert_with(left).next()
     }
 
     /// Returns the process that its ids belong to.

@@ -110,6 +110,7 @@ fn learn(id: &Id, event: &rdmux_cm::Event) {
     }
     state.phase = state.phase.after(event.kind);
     state.is_over |= event.kind.ends_connection();
+    state.removed |= event.kind == EventKind::DeviceRemoval;
 }
 
 /// Replaces an event that this process could not follow by one that reports the failure.

@@ -64,6 +64,8 @@ pub(super) struct State {
     pub(super) phase: Phase,
     /// Whether the connection has ended, or its establishment failed. No event follows except TIMEWAIT_EXIT, much later.
     pub(super) is_over: bool,
+    /// Whether an event has reported that the id's device is gone.
+    pub(super) removed: bool,
     /// Whether other ids may want the id's port as soon as the id is destroyed.
     pub(super) has_known_port: bool,
     /// The number of events that the program holds.
@@ -116,6 +118,7 @@ impl Id {
             path: None,
             phase: new.phase,
             is_over: false,
+            removed: false,
             has_known_port: false,
             unacknowledged: 0,
         };

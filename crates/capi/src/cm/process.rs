@@ -17,8 +17,9 @@ use rdmux_verbs::port::MAX_PORTS;
 use rdmux_wire::Gid;
 
 use super::device::Device;
+use super::id::Id;
 use super::verbs;
-use crate::abi::cma::rdma_cm_id;
+use crate::abi::cma::{rdma_cm_id, rdma_event_channel};
 use crate::abi::verbs::ibv_context;
 use crate::boundary::{Errno, Result, pointer};
 
@@ -48,7 +49,7 @@ impl Process {
         // SAFETY: an instance that was stored is never freed.
         if let Some(process) = unsafe { found.as_ref() }
             && process.is_ours()
-            && !process.first().opened.client.is_gone()
+            && !process.is_gone()
         {
             return Ok(process);
         }
@@ -148,6 +149,25 @@ impl Process {
     /// Returns whether the program has the id.
     pub(super) fn knows(&self, handle: IdHandle) -> bool {
         self.ids.lock().contains_key(&handle)
+    }
+
+    /// Returns the ids on a channel in order, except those whose removal an event has reported.
+    pub(super) fn left_on(&self, channel: *mut rdma_event_channel) -> Vec<IdHandle> {
+        let ids = self.ids.lock();
+        let is_left = |id: &NonNull<rdma_cm_id>| {
+            // SAFETY: ids are removed from the table before they are freed, and the table is locked.
+            let id = unsafe { id.cast::<Id>().as_ref() };
+            id.channel() == channel && !id.lock().removed
+        };
+        let mut left: Vec<_> =
+            ids.iter().filter(|(_, id)| is_left(id)).map(|(at, _)| *at).collect();
+        left.sort_unstable();
+        left
+    }
+
+    /// Returns whether the host service has ended.
+    pub(super) fn is_gone(&self) -> bool {
+        self.first().opened.client.is_gone()
     }
 
     /// Passes an id to `f`; none if it was destroyed meanwhile. It lives as long as `f` runs: ids are removed from the table before

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rdmux_cm::EventKind;
+use rdmux_cm::{EventKind, EventParam};
 use rdmux_host::EventChannel;
 use rustix::net::RecvFlags;
 
@@ -28,6 +28,27 @@ fn try_next(channel: &Channel, source: &EventChannel) -> Result<Option<Box<Event
         }
     }
     Ok(None)
+}
+
+/// Returns the DEVICE_REMOVAL of the next id of a channel whose service has ended. None when each has had one.
+fn next_removal(channel: &Channel) -> Option<Box<Event>> {
+    loop {
+        let removal = rdmux_cm::Event {
+            id: channel.next_removed()?,
+            context: 0,
+            listen_id: None,
+            kind: EventKind::DeviceRemoval,
+            status: 0,
+            param: EventParam::None,
+            route: None,
+            negotiated: None,
+            mad: None,
+        };
+        // None if the id was destroyed meanwhile.
+        if let Some(event) = follow(channel.process(), removal) {
+            return Some(event);
+        }
+    }
 }
 
 /// Returns the next event. EAGAIN if there is none and the program has set the descriptor not to block.
@@ -113,6 +134,8 @@ enum Attempt {
 /// the handler was installed, and is a cancellation point (pthreads(7)). So nothing in this frame has a destructor.
 /// As there, a thread that waits while another destroys the channel waits for ever.
 ///
+/// When the host service has ended, each id of the channel gets DEVICE_REMOVAL. After these events the call fails with EIO.
+///
 /// # Safety
 /// `channel` is a channel of this library that is not destroyed, or was only recently; `event` is NULL or may be
 /// written.
@@ -166,7 +189,12 @@ unsafe fn attempt(channel: *mut rdma_event_channel, wanted: bool) -> Attempt {
         // SAFETY: the caller guarantees it.
         let channel = unsafe { Channel::get(channel)? };
         let Ok(source) = channel.source() else { return Ok(Attempt::Never) };
-        if let Some(event) = try_next(channel, &source)? {
+        let event = match try_next(channel, &source) {
+            // No event of the service is left, but the program has to learn of the end of each id.
+            Err(errno) if channel.process().is_gone() => Some(next_removal(channel).ok_or(errno)?),
+            event => event?,
+        };
+        if let Some(event) = event {
             return Ok(Attempt::Event(event.into_ptr()));
         }
         let mark = Arc::into_raw(channel.destroyed());

@@ -17,7 +17,7 @@ pub mod verbs;
 use std::ffi::{c_char, c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::{null, null_mut};
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{LazyLock, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
@@ -163,7 +163,7 @@ pub struct Host {
     /// The host's address.
     pub ip: Ipv4Addr,
     folder: TempDir,
-    _service: ServiceHandle,
+    service: Mutex<Option<ServiceHandle>>,
 }
 
 /// Removes the directory when the process exits, because statics are never dropped.
@@ -195,12 +195,18 @@ static HOST: LazyLock<Host> = LazyLock::new(|| {
         std::env::set_var("RDMUX_HOST", "test");
         assert_eq!(libc::atexit(remove_folder), 0);
     }
-    Host { ip, folder, _service: service }
+    Host { ip, folder, service: Mutex::new(Some(service)) }
 });
 
 /// Returns the address of the test's host.
 pub fn ip() -> Ipv4Addr {
     HOST.ip
+}
+
+/// Ends the service of the test's host.
+pub fn end_service() {
+    let service = HOST.service.lock().unwrap().take().expect("it runs");
+    service.stop().unwrap();
 }
 
 /// A socket address in C's form.

@@ -374,6 +374,7 @@ impl Device {
         self.qps.write().set(qp.qpn, None);
         self.regions.write().unbind_qp(qp.qpn);
         self.engine.forget(self, qp);
+        qp.forget_completions();
         self.with_slot_of(qp.qpn, |slot| slot.give_back(qp.qpn));
         Counters(self.counters()).sub(Counter::QpsOpen, 1);
     }

@@ -258,12 +258,18 @@ impl QpCore {
 
     /// Discards earlier completions and pending answers, for a transition to RESET.
     fn forget(&self) {
-        match &self.ends {
-            Ends::Own(objects) => {
-                objects.send_cq.forget(self.qpn);
-                objects.recv_cq.forget(self.qpn);
-            }
-            Ends::Target(target) => target.forget(),
+        self.forget_completions();
+        if let Ends::Target(target) = &self.ends {
+            target.forget();
+        }
+    }
+
+    /// Discards the completions that the program has not polled, as mlx5 does when a queue pair is destroyed: the program may have freed
+    /// what their `wr_id` names.
+    pub(crate) fn forget_completions(&self) {
+        if let Ends::Own(objects) = &self.ends {
+            objects.send_cq.forget(self.qpn);
+            objects.recv_cq.forget(self.qpn);
         }
     }
 
