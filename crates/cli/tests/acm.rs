@@ -43,6 +43,11 @@ fn two_hosts_resolve_each_other_by_name_and_address_and_then_from_memory() {
         assert_eq!(a.counted("sent_requests"), sent);
         // Programs see the path in shared memory.
         assert_eq!(in_memory(&client, &ip(1), &ip(2)).paths, found.paths);
+        let top = told(&net, &["--host", "a", "top", "--json"]);
+        let is_found = |row: &serde_json::Value| {
+            row["destination"] == net.address(2) && row["dlid"] == path.dlid.0
+        };
+        assert!(top["top"].as_array().unwrap().iter().any(is_found), "{top}");
         // The path disappears after a flush.
         assert!(client.flush(None, LONG).unwrap() > 0);
         assert!(client.cached(Some(&ip(1)), &ip(2)).is_none());
@@ -128,14 +133,23 @@ fn program_on_roce_or_iwarp_is_not_answered_for_the_fabric_that_has_the_same_add
     assert_eq!(counted(), [resolves + 1, errors, sent]);
 }
 
+/// Returns a command that runs `ib_acme`.
+fn tool(net: &Net, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ib_acme"));
+    configure(command.args(args), net);
+    command
+}
+
+/// Returns the document that `ib_acme` prints.
+fn told(net: &Net, args: &[&str]) -> serde_json::Value {
+    let output = tool(net, args).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 /// Returns the addresses of a host's endpoints, as `ib_acme -e` lists them.
 fn listed(net: &Net, host: &str) -> Vec<Vec<String>> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ib_acme"));
-    command.args(["--host", host, "-e", "--json"]);
-    configure(&mut command, net);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let told = told(net, &["--host", host, "-e", "--json"]);
     let endpoints = told["services"][0]["endpoints"].as_array().unwrap();
     let text = |address: &serde_json::Value| address.as_str().unwrap().to_owned();
     let addresses =

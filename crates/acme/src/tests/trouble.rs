@@ -176,6 +176,34 @@ fn top_is_for_services_that_share_their_cache() {
 }
 
 #[test]
+fn command_may_stand_after_the_options_that_choose_service_and_output() {
+    let service = Scripted::well();
+    let flushed = (0, "SVC: 3 entries flushed\n".to_owned());
+    let json = (0, "{\n  \"flushed\": 3,\n  \"service\": \"SVC\"\n}\n".to_owned());
+    for (line, expected) in [
+        ("-S SVC flush", &flushed),
+        ("-SSVC flush -d n -f n", &flushed),
+        ("--service SVC --host=a flush", &flushed),
+        ("--host a --json flush --service=SVC", &json),
+        ("--json --service=SVC flush", &json),
+    ] {
+        assert_eq!(&run(&service, line), expected, "{line}");
+    }
+    let asked = service.asked();
+    // As in rdma-core, a word after other options, or that is an argument, is no command.
+    for (line, destination) in [
+        ("-f n -d n -S SVC top", "n"),
+        ("-c flush -f n -d n -S SVC", "n"),
+        ("-S SVC -f n -d top", "top"),
+    ] {
+        let expected = format!("Service: SVC\nDestination: {destination}\n");
+        let (status, said) = run(&service, line);
+        assert!(status == 0 && said.starts_with(&expected), "{line}: {said}");
+    }
+    assert!(service.asked().iter().skip(asked.len()).all(|q| matches!(q, Query::Resolve { .. })));
+}
+
+#[test]
 fn options_are_written_without_a_word_and_not_if_asking_failed() {
     let (service, dir) = (Scripted::well(), temp_dir());
     let folder = dir.path().display();
