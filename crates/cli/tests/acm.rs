@@ -291,6 +291,37 @@ fn check_says_which_line_is_wrong_and_starts_nothing() {
     assert!(!places.socket().exists());
 }
 
+#[test]
+fn addresses_of_a_file_that_the_cache_has_no_room_for_are_counted_in_log_and_check() {
+    let net = fabric();
+    let files = places(&net, "a");
+    fs::create_dir_all(files.config()).unwrap();
+    let hosts = files.config().join("ibacm_hosts.data");
+    let lines: String = (1..=30).map(|n| format!("h{n} fe80::{n}\n")).collect();
+    fs::write(&hosts, lines).unwrap();
+    let a = Service::start(&net, "a", "addr_preload acm_hosts\ncache_entries 10\n");
+    let log = || fs::read_to_string(a.places.log()).unwrap_or_default();
+    let why = "20 of 30 addresses do not fit into cache_entries, which is 10; raise it";
+    until_is_in(log, &format!("endpoint 0: {why}"));
+    assert!(log().contains("endpoint 0: 10 addresses loaded"), "{}", log());
+    let check = || {
+        let output = command(&net, "a").arg("--check").output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert_eq!(check(), format!("{}: warning: {why}\n", hosts.display()));
+    fs::write(a.places.options(), "addr_preload acm_hosts\ncache_entries 30\n").unwrap();
+    until_is_in(log, "endpoint 0: 30 addresses loaded");
+    assert_eq!(check(), "");
+}
+
+/// Waits until a text contains a part.
+fn until_is_in(text: impl Fn() -> String, part: &str) {
+    while !text().contains(part) {
+        std::thread::yield_now();
+    }
+}
+
 /// Starts a host's service in the background, and queries it once.
 fn in_background(net: &Net, host: &str) -> Places {
     let output = command(net, host).output().unwrap();
