@@ -55,6 +55,21 @@ fn two_hosts_resolve_each_other_by_name_and_address_and_then_from_memory() {
 }
 
 #[test]
+fn path_by_the_slowest_group_to_a_host_with_another_route_protocol_is_verified() {
+    let net = fabric();
+    let _services = [("a", "acm"), ("b", "sa")].map(|(host, protocol)| {
+        Service::start(&net, host, &format!("{QUICK}route_prot {protocol}\n"))
+    });
+    let client = Client::new([Target::Tools(places(&net, "a"))]);
+    let path = resolve(&client, Some(name("a")), name("b")).paths[0].path;
+    let words = ["--host", "a", "-f", "n", "-s", "a", "-d", "b", "-v", "--json"];
+    let row = &told(&net, &words)["services"][0]["paths"][0];
+    assert_eq!((&row["verified"], &row["path"]["dlid"]), (&true.into(), &path.dlid.0.into()));
+    let differs = format!("{}", row["differs"]);
+    assert!(differs.contains(&format!("rate is 16, not {}", path.rate.0)), "{row}");
+}
+
+#[test]
 fn files_are_read_anew_after_a_signal_and_after_a_change() {
     let net = fabric();
     let a = Service::start(&net, "a", QUICK);
