@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::acm::{LONG, QUICK, Service, command, configure, fabric, name, places, resolve};
-use common::{Net, start_server};
+use common::{Net, missing_here, start_server};
 use rdmux_acm_client::{Client, Places, Target};
 use rdmux_wire::acm::Address;
 use rdmux_wire::acm::client::{MAX_ENDPOINT_ADDRESSES, Paths};
@@ -420,7 +420,7 @@ fn in_view(net: &Net, kind: &str, script: &str) -> Option<String> {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if said.contains("cannot create a mount namespace here") {
-        common::missing_here(&said);
+        missing_here(&said);
         return None;
     }
     assert!(output.status.success(), "{said}");
@@ -443,6 +443,30 @@ fn files_created_in_run_inside_a_view_belong_to_the_host() {
         assert_has_all(kind, &all, &there);
         // The second program of the host sees the files of the first.
         assert_eq!(in_view(&net, kind, "cat /run/ibacm.probe").unwrap(), "here\n", "{kind}");
+    }
+}
+
+#[test]
+fn configuration_in_a_view_is_the_hosts_not_the_machines() {
+    for kind in ["namespace", "preload"] {
+        if kind == "namespace" && !Path::new("/etc/rdma").is_dir() {
+            missing_here("no /etc/rdma (package rdma-core): such a view has none either");
+            continue;
+        }
+        let net = Net::new();
+        // The host's service also has to know where the configuration is.
+        let mut up = net.command(&["host", "up", "a", "--addr", &net.address(1)]);
+        up.env("XDG_CONFIG_HOME", net.path().join("config"));
+        assert!(up.output().unwrap().status.success());
+        let config = places(&net, "a").config().to_owned();
+        fs::create_dir_all(&config).unwrap();
+        fs::write(config.join("ibacm_addr.cfg"), "a rdmux_ib0 1 default\n").unwrap();
+        let script =
+            "cat /etc/rdma/ibacm_addr.cfg && echo here > /etc/rdma/probe.cfg && ls /etc/rdma";
+        let Some(said) = in_view(&net, kind, script) else { continue };
+        assert_eq!(said, "a rdmux_ib0 1 default\nibacm_addr.cfg\nprobe.cfg\n", "{kind}");
+        assert_eq!(fs::read_to_string(config.join("probe.cfg")).unwrap(), "here\n", "{kind}");
+        assert!(!Path::new("/etc/rdma/probe.cfg").exists(), "{kind}");
     }
 }
 
