@@ -6,12 +6,14 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::acm::{LONG, QUICK, Service, command, configure, fabric, name, places, resolve};
+use common::acm::{
+    LONG, QUICK, Service, command, configure, fabric, fabric_of, name, places, resolve,
+};
 use common::{Net, missing_here, start_server};
 use rdmux_acm_client::{Client, Places, Target};
 use rdmux_wire::acm::Address;
@@ -242,6 +244,28 @@ fn service_in_a_pid_namespace_serves_programs_outside_of_it() {
     let found = resolve(&a.client(), Some(name("a")), name("b"));
     // Programs outside of the view see the shared cache, too.
     assert_eq!(in_memory(&a.client(), &name("a"), &name("b")).paths, found.paths);
+}
+
+#[test]
+fn ordinary_user_has_a_fabric_with_hosts_whose_services_resolve_each_other() {
+    let Some(net) = Net::of_ordinary_user() else { return };
+    let net = fabric_of(net, &[]);
+    let services = ["a", "b"].map(|host| Service::start(&net, host, QUICK));
+    let words = ["--host", "a", "-f", "n", "-s", "a", "-d", "b", "-v"];
+    let output = loop {
+        let output = tool(&net, &words).output().unwrap();
+        // Ports come up and groups are joined first.
+        if output.status.success() {
+            break String::from_utf8_lossy(&output.stdout).into_owned();
+        }
+    };
+    assert!(output.contains("SA verification: success\n"), "{output}");
+    for service in services {
+        let process = fs::metadata(format!("/proc/{}", service.child.id())).unwrap();
+        let socket = fs::metadata(service.places.socket()).unwrap();
+        assert_ne!(process.uid(), 0);
+        assert_eq!(socket.uid(), process.uid());
+    }
 }
 
 #[test]
