@@ -25,6 +25,7 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -239,8 +240,18 @@ pub(crate) fn check(report: &mut Report) {
     }
     let prefix = sh::target_dir().join("installed");
     let place = Place { root: prefix.clone(), prefix };
-    let built = sh::build(&["rdmux", "ib_acme", "ib_acm"]);
-    report.check("installation", built.and_then(|built| try_out(&place, &built)));
+    let built = match sh::build(&["rdmux", "ib_acme", "ib_acm"]) {
+        Ok(built) => built,
+        Err(e) => return report.fail("installation", &format!("{e:#}")),
+    };
+    let work = sh::target_dir().join("installed.test");
+    report.check("installation", try_out(&place, &built, &work));
+    let acm = "installation of libibacm";
+    if Path::new("/usr/include/infiniband/sa.h").is_file() {
+        report.check(acm, try_out_acm(&place, &built, &work));
+    } else {
+        report.skip(acm, "no headers (libibverbs-dev)");
+    }
 }
 
 const PROGRAM: &str = r#"
@@ -253,18 +264,38 @@ int main(void)
 }
 "#;
 
-fn try_out(place: &Place, built: &Path) -> Result<()> {
+/// Compiles a C program with the flags of an installed package.
+fn compile(place: &Place, package: &str, cc: &mut Command, program: &Path) -> Result<()> {
+    let mut pkg_config = sh::command("pkg-config");
+    pkg_config.args(["--cflags", "--libs", package]);
+    let flags = sh::output(pkg_config.env("PKG_CONFIG_PATH", place.prefix.join("lib/pkgconfig")))?;
+    cc.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(program);
+    sh::run(cc.args(flags.split_whitespace()))
+}
+
+/// Compiles the test of libibacm, which calls all of its functions, and has it list its rows.
+fn try_out_acm(place: &Place, built: &Path, work: &Path) -> Result<()> {
     place.install(built)?;
-    let work = sh::target_dir().join("installed.test");
-    fs::create_dir_all(&work)?;
+    fs::create_dir_all(work)?;
+    let program = work.join("acm");
+    let sources = sh::root().join("conformance/c");
+    let mut cc = sh::command("cc");
+    cc.args(["-std=gnu11", "-pthread"]).arg(sources.join("acm.c")).arg(sources.join("check.c"));
+    compile(place, "ibacm", &mut cc, &program)?;
+    // It was linked with a path to the library.
+    let mut list = sh::command(&program);
+    let rows = sh::output(list.arg("--list").env_remove("LD_LIBRARY_PATH"))?;
+    ensure!(!rows.is_empty(), "the program has no rows");
+    place.uninstall()
+}
+
+fn try_out(place: &Place, built: &Path, work: &Path) -> Result<()> {
+    place.install(built)?;
+    fs::create_dir_all(work)?;
     let (source, program) = (work.join("version.c"), work.join("version"));
     fs::write(&source, PROGRAM)?;
-    let mut pkg_config = sh::command("pkg-config");
-    pkg_config.args(["--cflags", "--libs", "rdmux"]);
-    let flags = sh::output(pkg_config.env("PKG_CONFIG_PATH", place.prefix.join("lib/pkgconfig")))?;
     let mut cc = sh::command("cc");
-    cc.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o"]).arg(&program);
-    sh::run(cc.arg(&source).args(flags.split_whitespace()))?;
+    compile(place, "rdmux", cc.args(["-std=c99", "-pedantic"]).arg(&source), &program)?;
 
     // Run the program directly, since it was linked with a path to the library, and under the installed command, which must
     // find the installed library.
@@ -312,7 +343,7 @@ mod tests {
         if std::env::var_os(INNER).is_none() {
             // All threads share the umask, so a separate process is used.
             let test = "install::tests::what_is_installed_is_for_all_whatever_the_umask_is";
-            let mut inner = std::process::Command::new("sh");
+            let mut inner = Command::new("sh");
             inner.args(["-c", r#"umask 077; exec "$0" --exact "$1""#]).env(INNER, "");
             let output = inner.arg(std::env::current_exe().unwrap()).arg(test).output().unwrap();
             let said = String::from_utf8_lossy(&output.stdout);

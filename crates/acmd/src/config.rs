@@ -82,6 +82,27 @@ impl Config {
         let machine = &self.options.machine;
         mads::wait(machine.timeout.max(Duration::from_millis(1)), machine.retries)
     }
+
+    /// Returns the warning that the addresses of the hosts file alone do not fit into a cache, if so. The routes of an endpoint, which
+    /// also need room, are known when its port has a LID.
+    pub(crate) fn surplus(&self, loaded: &Loaded) -> Report {
+        let (all, most) = (loaded.hosts.len(), self.options.machine.max_entries);
+        let mut report = Report::default();
+        if let Some(path) = self.data.hosts.as_ref().filter(|_| all > most) {
+            let (file, severity) = (path.display().to_string(), Severity::Warning);
+            let what = surplus(&self.options, all - most, all);
+            report.push(Problem { file, line: 0, severity, what });
+        }
+        report
+    }
+}
+
+/// Returns the warning that so many of all addresses from files have no room in a cache.
+pub(crate) fn surplus(options: &Options, left_out: usize, all: usize) -> String {
+    let most = options.machine.max_entries;
+    format!(
+        "{left_out} of {all} addresses do not fit into cache_entries, which is {most}; raise it"
+    )
 }
 
 impl Data {

@@ -330,6 +330,10 @@ mod tests {
         assert_eq!(rate(25), Rate::GBPS_2_5);
         assert_eq!(rate(1010), Rate::GBPS_100);
         assert_eq!(rate(0), Rate::GBPS_2_5);
+        // Two lanes of HDR; four of HDR, NDR and XDR. Rates end at 600 Gb/s.
+        for (hundreds, gbps) in [(1000, 100), (2000, 200), (4000, 400), (8000, 600)] {
+            assert_eq!(rate(hundreds).mbps(), gbps * 1000);
+        }
     }
 
     #[test]

@@ -154,8 +154,9 @@ fn setup(args: &Args) -> Result<Setup, AcmdError> {
 /// Prints the resulting configuration, and which lines are invalid.
 fn check(setup: &Setup) -> Result<(), AcmdError> {
     let (config, mut problems) = setup.sources.read();
-    let (_, of_data) = config.data.load(&[], &Loaded::default());
+    let (loaded, of_data) = config.data.load(&[], &Loaded::default());
     problems.append(of_data);
+    problems.append(config.surplus(&loaded));
     problems.append(setup.unmet(&config));
     print!("{}", setup.sources.describe(&config));
     eprint!("{problems}");

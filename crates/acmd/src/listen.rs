@@ -398,6 +398,9 @@ mod tests {
         let mut listener = Listener::tcp(&places, port, false, OWNER).unwrap();
         let written: u16 = fs::read_to_string(places.port_link()).unwrap().trim().parse().unwrap();
         assert_ne!(written, port);
+        // Others could lead programs elsewhere by a file that they may write.
+        let mode = || fs::metadata(places.port()).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(), 0o600);
         let _client = TcpStream::connect((Ipv4Addr::LOCALHOST, written)).unwrap();
         let socket = std::iter::repeat_with(|| listener.accept().unwrap()).find_map(|s| s).unwrap();
         let me = Peer::User(rustix::process::geteuid().as_raw());
@@ -408,6 +411,9 @@ mod tests {
         assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 120_000);
         drop(listener);
         assert!(!places.port().exists());
+        let others = Publish { others: true, ..OWNER };
+        let _listener = Listener::tcp(&places, 0, false, others).unwrap();
+        assert_eq!(mode(), 0o644);
     }
 
     #[test]

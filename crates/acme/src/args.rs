@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use lexopt::{Arg, Parser, ValueExt as _};
 
 use crate::address::Format;
+use crate::extra;
 
 /// The argument of `-P`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,13 +186,16 @@ fn contradiction(o: &Options) -> Option<Option<String>> {
             Some(Some("-s needs a destination (-d)".to_owned()))
         }
         None if by_source => Some(Some("-P s needs a source (-s)".to_owned())),
-        _ if !query && !generate => Some(o.stray.as_ref().map(|word| {
-            format!(
-                "\"{word}\" is not a command (watch, flush, top); for a destination use -d {word}"
-            )
-        })),
+        _ if !query && !generate => Some(o.stray.as_deref().map(not_a_command)),
         _ => None,
     }
+}
+
+fn not_a_command(word: &str) -> String {
+    if extra::is_word(word) {
+        return format!("{word} is a command, and comes first: ib_acme {word}");
+    }
+    format!("\"{word}\" is not a command (watch, flush, top); for a destination use -d {word}")
 }
 
 #[cfg(test)]
@@ -285,6 +289,8 @@ mod tests {
                 |why: &str| why.contains(word) && why.contains("-d") && why.contains("watch");
             assert!(matches!(&said, Parsed::Usage(Some(why)) if names(why)), "{said:?}");
         }
+        let why = "top is a command, and comes first: ib_acme top".to_owned();
+        assert_eq!(parse(words("-v top")), Parsed::Usage(Some(why)));
         assert_eq!(parse(words("-e --help")), Parsed::Help);
     }
 }

@@ -67,6 +67,9 @@ pub(crate) struct PathRow {
     path: Option<Path>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<bool>,
+    /// The fields in which subnet administration's own path differs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    differs: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<String>,
 }
@@ -83,6 +86,7 @@ impl PathRow {
             seconds: outcome.time.as_secs_f64(),
             path: outcome.path.as_ref().map(Path::new),
             verified: outcome.verified.as_ref().map(Result::is_ok),
+            differs: outcome.verified.clone().and_then(Result::ok).unwrap_or_default(),
             errors,
         }
     }

@@ -55,10 +55,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn dispatch(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write) -> io::Result<u8> {
-    let args: Vec<_> = args.into_iter().collect();
-    if extra::is_command(&args) {
-        return extra::run(&args, out);
-    }
+    let args = match extra::command_first(args.into_iter().collect()) {
+        Ok(args) => return extra::run(&args, out),
+        Err(args) => args,
+    };
     match args::parse(args) {
         // An exit status has only the lowest byte.
         Parsed::Run(options) => run::run(&options, out).map(|status| status.to_le_bytes()[0]),

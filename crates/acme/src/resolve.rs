@@ -1,8 +1,9 @@
 //! `-d`: the path to one destination, from one source, over one connection.
 
+use std::fmt;
 use std::time::Instant;
 
-use rdmux_wire::acm::client::{Paths, Query};
+use rdmux_wire::acm::client::{Paths, Query, Status};
 use rdmux_wire::sa::PathRecord;
 
 use crate::address::{Destination, Format, Question};
@@ -88,29 +89,78 @@ fn ask(session: &Session, question: &Question, cached_only: bool) -> Result<Path
     }
 }
 
-/// Verifies a path: queries subnet administration for exactly this path through the service.
+/// Verifies a path: queries subnet administration for exactly this path through the service. If it has no such path, queries it for
+/// the path between the same ends. Then the path is right if that one permits it, as it does for a path with the MTU and rate of a
+/// slower group.
+///
+/// Returns the fields in which the path between the same ends differs.
 ///
 /// # Errors
 /// A text: subnet administration does not know the path, or which path it knows instead.
-fn verify(session: &Session, path: PathRecord) -> Result<(), String> {
-    match session.ask(Query::QuerySa { path }) {
-        Ok(Reply::Paths(paths)) => paths.paths.first().map_or_else(
-            || Err("the answer has no path".to_owned()),
-            |data| agrees(&path, &data.path),
-        ),
-        Ok(_) => Err("the answer has no path".to_owned()),
-        Err(failure) => Err(failure.to_string()),
-    }
+fn verify(session: &Session, path: PathRecord) -> Result<Vec<String>, String> {
+    let refused = match ask_administration(session, path) {
+        Ok(known) => return agrees(&path, &known).map(|()| Vec::new()),
+        Err((Some(Status::NO_DATA), why)) => why,
+        Err((_, why)) => return Err(why),
+    };
+    let PathRecord { dgid, sgid, dlid, slid, pkey, reversible, .. } = path;
+    let any = PathRecord { numb_path: 1, ..PathRecord::default() };
+    let ends = PathRecord { dgid, sgid, dlid, slid, pkey, reversible, ..any };
+    let known = ask_administration(session, ends).map_err(|_| refused)?;
+    agrees(&path, &known)?;
+    permits(&path, &known)
+}
+
+/// Queries subnet administration through the service.
+///
+/// # Errors
+/// The status that the service reported, if it reported one, and a text.
+fn ask_administration(
+    session: &Session,
+    path: PathRecord,
+) -> Result<PathRecord, (Option<Status>, String)> {
+    let path = match session.ask(Query::QuerySa { path }) {
+        Ok(Reply::Paths(paths)) => paths.paths.first().map(|data| data.path),
+        Ok(_) => None,
+        Err(failure) => return Err((failure.status(), failure.to_string())),
+    };
+    path.ok_or_else(|| (None, "the answer has no path".to_owned()))
 }
 
 /// Checks that packets would take the same path.
 fn agrees(found: &PathRecord, known: &PathRecord) -> Result<(), String> {
-    let differs = |what: &str, ours: String, theirs: String| {
-        if ours == theirs { Ok(()) } else { Err(format!("{what} is {theirs}, not {ours}")) }
-    };
-    differs("dgid", found.dgid.to_string(), known.dgid.to_string())?;
-    differs("sgid", found.sgid.to_string(), known.sgid.to_string())?;
-    differs("dlid", found.dlid.0.to_string(), known.dlid.0.to_string())?;
-    differs("slid", found.slid.0.to_string(), known.slid.0.to_string())?;
-    differs("sl", found.sl.to_string(), known.sl.to_string())
+    let fields = [
+        differs("dgid", &found.dgid, &known.dgid),
+        differs("sgid", &found.sgid, &known.sgid),
+        differs("dlid", &found.dlid.0, &known.dlid.0),
+        differs("slid", &found.slid.0, &known.slid.0),
+        differs("sl", &found.sl, &known.sl),
+    ];
+    fields.into_iter().flatten().next().map_or(Ok(()), Err)
+}
+
+/// Checks that MTU and rate are not above those of the known path. Returns the fields that differ from it.
+fn permits(found: &PathRecord, known: &PathRecord) -> Result<Vec<String>, String> {
+    let mtu = differs("mtu", &found.mtu, &known.mtu);
+    let rate = differs("rate", &found.rate.0, &known.rate.0);
+    if let Some(mtu) = mtu.clone().filter(|_| found.mtu > known.mtu) {
+        return Err(mtu);
+    }
+    if let Some(rate) = rate.clone().filter(|_| found.rate.mbps() > known.rate.mbps()) {
+        return Err(rate);
+    }
+    let fields = [
+        differs("flow label", &found.flow_label, &known.flow_label),
+        differs("hop limit", &found.hop_limit, &known.hop_limit),
+        differs("tclass", &found.tclass, &known.tclass),
+        mtu,
+        rate,
+        differs("packet lifetime", &found.packet_life_time, &known.packet_life_time),
+    ];
+    Ok(fields.into_iter().flatten().collect())
+}
+
+/// Returns in which way a field differs, if it does.
+fn differs<T: PartialEq + fmt::Display>(field: &str, ours: &T, theirs: &T) -> Option<String> {
+    (ours != theirs).then(|| format!("{field} is {theirs}, not {ours}"))
 }

@@ -23,8 +23,9 @@ pub(crate) struct Outcome {
     pub(crate) errors: Vec<String>,
     /// The path from the last repetition.
     pub(crate) path: Option<PathRecord>,
-    /// Subnet administration's verdict, if it was queried.
-    pub(crate) verified: Option<Result<(), String>>,
+    /// Subnet administration's verdict, if it was queried: the fields in which its own path differs although it permits this one,
+    /// or why it does not.
+    pub(crate) verified: Option<Result<Vec<String>, String>>,
     /// The duration of all repetitions.
     pub(crate) time: Duration,
 }
@@ -99,7 +100,10 @@ impl<'a> Screen<'a> {
             self.path(path)?;
         }
         match &outcome.verified {
-            Some(Ok(())) => self.line("SA verification: success")?,
+            Some(Ok(differs)) if differs.is_empty() => self.line("SA verification: success")?,
+            Some(Ok(differs)) => {
+                self.line(format_args!("SA verification: success ({})", differs.join("; ")))?;
+            }
             Some(Err(why)) => self.line(format_args!("SA verification: failed {why}"))?,
             None => {}
         }

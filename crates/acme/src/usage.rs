@@ -29,7 +29,7 @@ Write configuration files:
    -D DIRECTORY    directory of the files; without it the one from which this host's service reads them
    -V              prints details
 
-Commands that ibacm's ib_acme does not have:
+Commands that ibacm's ib_acme does not have; -S, --host and --json may also come before them:
    watch           shows the counters and their growth
    flush           makes a service forget learned entries, all or those of some destinations
    top             shows the cache that a service shares with programs

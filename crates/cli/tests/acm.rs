@@ -6,13 +6,15 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::acm::{LONG, QUICK, Service, command, configure, fabric, name, places, resolve};
-use common::{Net, start_server};
+use common::acm::{
+    LONG, QUICK, Service, command, configure, fabric, fabric_of, name, places, resolve,
+};
+use common::{Net, missing_here, start_server};
 use rdmux_acm_client::{Client, Places, Target};
 use rdmux_wire::acm::Address;
 use rdmux_wire::acm::client::{MAX_ENDPOINT_ADDRESSES, Paths};
@@ -43,10 +45,30 @@ fn two_hosts_resolve_each_other_by_name_and_address_and_then_from_memory() {
         assert_eq!(a.counted("sent_requests"), sent);
         // Programs see the path in shared memory.
         assert_eq!(in_memory(&client, &ip(1), &ip(2)).paths, found.paths);
+        let top = told(&net, &["--host", "a", "top", "--json"]);
+        let is_found = |row: &serde_json::Value| {
+            row["destination"] == net.address(2) && row["dlid"] == path.dlid.0
+        };
+        assert!(top["top"].as_array().unwrap().iter().any(is_found), "{top}");
         // The path disappears after a flush.
         assert!(client.flush(None, LONG).unwrap() > 0);
         assert!(client.cached(Some(&ip(1)), &ip(2)).is_none());
     }
+}
+
+#[test]
+fn path_by_the_slowest_group_to_a_host_with_another_route_protocol_is_verified() {
+    let net = fabric();
+    let _services = [("a", "acm"), ("b", "sa")].map(|(host, protocol)| {
+        Service::start(&net, host, &format!("{QUICK}route_prot {protocol}\n"))
+    });
+    let client = Client::new([Target::Tools(places(&net, "a"))]);
+    let path = resolve(&client, Some(name("a")), name("b")).paths[0].path;
+    let words = ["--host", "a", "-f", "n", "-s", "a", "-d", "b", "-v", "--json"];
+    let row = &told(&net, &words)["services"][0]["paths"][0];
+    assert_eq!((&row["verified"], &row["path"]["dlid"]), (&true.into(), &path.dlid.0.into()));
+    let differs = format!("{}", row["differs"]);
+    assert!(differs.contains(&format!("rate is 16, not {}", path.rate.0)), "{row}");
 }
 
 #[test]
@@ -128,14 +150,23 @@ fn program_on_roce_or_iwarp_is_not_answered_for_the_fabric_that_has_the_same_add
     assert_eq!(counted(), [resolves + 1, errors, sent]);
 }
 
+/// Returns a command that runs `ib_acme`.
+fn tool(net: &Net, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ib_acme"));
+    configure(command.args(args), net);
+    command
+}
+
+/// Returns the document that `ib_acme` prints.
+fn told(net: &Net, args: &[&str]) -> serde_json::Value {
+    let output = tool(net, args).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 /// Returns the addresses of a host's endpoints, as `ib_acme -e` lists them.
 fn listed(net: &Net, host: &str) -> Vec<Vec<String>> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ib_acme"));
-    command.args(["--host", host, "-e", "--json"]);
-    configure(&mut command, net);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let told = told(net, &["--host", host, "-e", "--json"]);
     let endpoints = told["services"][0]["endpoints"].as_array().unwrap();
     let text = |address: &serde_json::Value| address.as_str().unwrap().to_owned();
     let addresses =
@@ -216,6 +247,28 @@ fn service_in_a_pid_namespace_serves_programs_outside_of_it() {
 }
 
 #[test]
+fn ordinary_user_has_a_fabric_with_hosts_whose_services_resolve_each_other() {
+    let Some(net) = Net::of_ordinary_user() else { return };
+    let net = fabric_of(net, &[]);
+    let services = ["a", "b"].map(|host| Service::start(&net, host, QUICK));
+    let words = ["--host", "a", "-f", "n", "-s", "a", "-d", "b", "-v"];
+    let output = loop {
+        let output = tool(&net, &words).output().unwrap();
+        // Ports come up and groups are joined first.
+        if output.status.success() {
+            break String::from_utf8_lossy(&output.stdout).into_owned();
+        }
+    };
+    assert!(output.contains("SA verification: success\n"), "{output}");
+    for service in services {
+        let process = fs::metadata(format!("/proc/{}", service.child.id())).unwrap();
+        let socket = fs::metadata(service.places.socket()).unwrap();
+        assert_ne!(process.uid(), 0);
+        assert_eq!(socket.uid(), process.uid());
+    }
+}
+
+#[test]
 fn server_mode_loop_serves_tcp_until_a_reload_without_it() {
     let net = fabric();
     let a = Service::start(&net, "a", &format!("{QUICK}server_mode loop\n"));
@@ -275,6 +328,37 @@ fn check_says_which_line_is_wrong_and_starts_nothing() {
     assert!(output.status.success() && said.starts_with(&right), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(!places.socket().exists());
+}
+
+#[test]
+fn addresses_of_a_file_that_the_cache_has_no_room_for_are_counted_in_log_and_check() {
+    let net = fabric();
+    let files = places(&net, "a");
+    fs::create_dir_all(files.config()).unwrap();
+    let hosts = files.config().join("ibacm_hosts.data");
+    let lines: String = (1..=30).map(|n| format!("h{n} fe80::{n}\n")).collect();
+    fs::write(&hosts, lines).unwrap();
+    let a = Service::start(&net, "a", "addr_preload acm_hosts\ncache_entries 10\n");
+    let log = || fs::read_to_string(a.places.log()).unwrap_or_default();
+    let why = "20 of 30 addresses do not fit into cache_entries, which is 10; raise it";
+    until_is_in(log, &format!("endpoint 0: {why}"));
+    assert!(log().contains("endpoint 0: 10 addresses loaded"), "{}", log());
+    let check = || {
+        let output = command(&net, "a").arg("--check").output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert_eq!(check(), format!("{}: warning: {why}\n", hosts.display()));
+    fs::write(a.places.options(), "addr_preload acm_hosts\ncache_entries 30\n").unwrap();
+    until_is_in(log, "endpoint 0: 30 addresses loaded");
+    assert_eq!(check(), "");
+}
+
+/// Waits until a text contains a part.
+fn until_is_in(text: impl Fn() -> String, part: &str) {
+    while !text().contains(part) {
+        std::thread::yield_now();
+    }
 }
 
 /// Starts a host's service in the background, and queries it once.
@@ -360,7 +444,7 @@ fn in_view(net: &Net, kind: &str, script: &str) -> Option<String> {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if said.contains("cannot create a mount namespace here") {
-        common::missing_here(&said);
+        missing_here(&said);
         return None;
     }
     assert!(output.status.success(), "{said}");
@@ -383,6 +467,30 @@ fn files_created_in_run_inside_a_view_belong_to_the_host() {
         assert_has_all(kind, &all, &there);
         // The second program of the host sees the files of the first.
         assert_eq!(in_view(&net, kind, "cat /run/ibacm.probe").unwrap(), "here\n", "{kind}");
+    }
+}
+
+#[test]
+fn configuration_in_a_view_is_the_hosts_not_the_machines() {
+    for kind in ["namespace", "preload"] {
+        if kind == "namespace" && !Path::new("/etc/rdma").is_dir() {
+            missing_here("no /etc/rdma (package rdma-core): such a view has none either");
+            continue;
+        }
+        let net = Net::new();
+        // The host's service also has to know where the configuration is.
+        let mut up = net.command(&["host", "up", "a", "--addr", &net.address(1)]);
+        up.env("XDG_CONFIG_HOME", net.path().join("config"));
+        assert!(up.output().unwrap().status.success());
+        let config = places(&net, "a").config().to_owned();
+        fs::create_dir_all(&config).unwrap();
+        fs::write(config.join("ibacm_addr.cfg"), "a rdmux_ib0 1 default\n").unwrap();
+        let script =
+            "cat /etc/rdma/ibacm_addr.cfg && echo here > /etc/rdma/probe.cfg && ls /etc/rdma";
+        let Some(said) = in_view(&net, kind, script) else { continue };
+        assert_eq!(said, "a rdmux_ib0 1 default\nibacm_addr.cfg\nprobe.cfg\n", "{kind}");
+        assert_eq!(fs::read_to_string(config.join("probe.cfg")).unwrap(), "here\n", "{kind}");
+        assert!(!Path::new("/etc/rdma/probe.cfg").exists(), "{kind}");
     }
 }
 

@@ -149,7 +149,7 @@ pub const OPTIONS: &[Row] = &[
             |options| expiry_word(options.machine.address_timeout, 60).into_iter().collect(),
         )
     },
-    field!(row "route_prot", "The source of paths: sa, subnet administration; acm, the records of multicast groups.",
+    field!(row "route_prot", "The source of paths: sa, subnet administration, a query for each pair; acm, multicast groups, which scales.",
         machine.route_protocol, |word| one_of(word, ROUTES), |value| word_of(value, ROUTES)),
     Row {
         twin: Some("route_timeout_s"),

@@ -355,7 +355,8 @@ impl Machine {
     }
 
     /// Loads an address from a file: it does not expire until it is [unloaded](Self::unload), and no claim replaces it. Load paths
-    /// by LID and GID first, then addresses, which take the path of their GID if it is known.
+    /// by LID and GID first, then addresses, which take the path of their GID if it is known. Returns false if the cache has no room: it is
+    /// full of loaded addresses.
     pub fn load(
         &mut self,
         now: Time,
@@ -363,13 +364,13 @@ impl Machine {
         address: Address,
         known: &Known,
         io: &mut impl Io,
-    ) {
-        let Some(hashed) = self.hashed(endpoint, &address) else { return };
+    ) -> bool {
+        let Some(hashed) = self.hashed(endpoint, &address) else { return false };
         if self.make_room(now, endpoint, &hashed, By::Us, io).is_err() {
-            return;
+            return false;
         }
         let ticks = self.ticks(now);
-        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return false };
         let path = known.path.or_else(|| {
             let at = state.cache.find(&state.cache.hashed(&Address::Gid(known.gid)))?;
             match state.cache.way(at, ticks) {
@@ -379,13 +380,14 @@ impl Machine {
         });
         let lid = path.map_or(known.lid, |path| path.dlid);
         let holder = Holder { gid: known.gid, lid, qpn: Qpn::new(0), group: None };
-        let Some(at) = state.cache.put(&hashed, &holder, FOREVER) else { return };
+        let Some(at) = state.cache.put(&hashed, &holder, FOREVER) else { return false };
         state.cache.set_way(at, &path.map_or(Way::None, Way::Path), FOREVER);
         let at = state.cache.set_loaded(at);
         if state.cache.is_published(at) {
             state.cache.set_published(at, false);
             io.withdraw(endpoint, &address);
         }
+        true
     }
 
     /// Handles that the driver's cache was emptied: entries are published again when they are requested.

@@ -15,7 +15,7 @@ use super::refresh::Needed;
 use super::{Service, time};
 use crate::AcmdError;
 use crate::clients::{Access, Limits};
-use crate::config::{Loaded, Sources};
+use crate::config::{Loaded, Sources, surplus};
 use crate::listen::{Listener, Publish, forget_port};
 use crate::poller::{Interest, Token};
 use crate::watch::Files;
@@ -214,11 +214,17 @@ impl Service {
             let lid = lids.get(gid).copied().unwrap_or_default();
             (*address, Known { gid: *gid, lid, path: None })
         }));
+        let mut loaded = 0;
         for (address, known) in &rows {
-            self.resolver.change().load(time(), id, *address, known, &mut self.driver);
+            let fits = self.resolver.change().load(time(), id, *address, known, &mut self.driver);
+            loaded += usize::from(fits);
         }
         if !rows.is_empty() {
-            tracing::info!("endpoint {}: {} addresses loaded", id.0, rows.len());
+            tracing::info!("endpoint {}: {loaded} addresses loaded", id.0);
+        }
+        if loaded < rows.len() {
+            let why = surplus(&self.config.options, rows.len() - loaded, rows.len());
+            tracing::warn!("endpoint {}: {why}", id.0);
         }
     }
 }

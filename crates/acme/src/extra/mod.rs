@@ -14,7 +14,7 @@ use rdmux_wire::acm::client::Query;
 use crate::services::Service;
 use crate::session::{Reply, Session};
 
-/// The first words of the command line that are commands.
+/// The words of the command line that are commands.
 const WORDS: [&str; 3] = ["watch", "flush", "top"];
 
 /// The exit status after a failure.
@@ -70,9 +70,37 @@ impl Common {
     }
 }
 
-/// Returns whether these arguments begin with one of these commands.
-pub(crate) fn is_command(args: &[OsString]) -> bool {
-    args.first().is_some_and(|first| WORDS.iter().any(|word| first == word))
+/// Returns whether a word is one of these commands.
+pub(crate) fn is_word(word: &str) -> bool {
+    WORDS.contains(&word)
+}
+
+/// Returns arguments whose first word is one of these commands. The command may stand after the options of [`Common`], and is moved to
+/// the front.
+///
+/// # Errors
+/// The arguments, if none of these commands is there.
+pub(crate) fn command_first(mut args: Vec<OsString>) -> Result<Vec<OsString>, Vec<OsString>> {
+    match place(&args) {
+        Some(at) => {
+            args[..=at].rotate_right(1);
+            Ok(args)
+        }
+        None => Err(args),
+    }
+}
+
+/// Returns the index of the command.
+fn place(args: &[OsString]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += match args.get(at)?.to_str()? {
+            "-S" | "--service" | "--host" => 2,
+            "--json" => 1,
+            option if ["-S", "--service=", "--host="].iter().any(|o| option.starts_with(o)) => 1,
+            word => return is_word(word).then_some(at),
+        }
+    }
 }
 
 /// Runs the command.

@@ -1,6 +1,7 @@
 //! Output and exit statuses as in ib_acme of rdma-core 44, whose output for the same answers is copied here.
 
 use std::net::Ipv4Addr;
+use std::sync::Barrier;
 
 use rdmux_wire::Lid;
 use rdmux_wire::acm::Address;
@@ -8,7 +9,7 @@ use rdmux_wire::acm::client::{Answer, Endpoint, EndpointInfo, Query, Status, Sub
 use rdmux_wire::sa::PathRecord;
 
 use super::run;
-use super::service::{Scripted, bytes, failed, path};
+use super::service::{Scripted, answer, bytes, failed, path};
 
 const PATH: &str = "\
 Path information
@@ -74,6 +75,19 @@ fn range_results_are_printed_in_order() {
     let shown: Vec<_> =
         said.lines().filter_map(|line| line.strip_prefix("Destination: n")).collect();
     assert_eq!(shown, (1..=500).map(|n: u32| n.to_string()).collect::<Vec<_>>());
+}
+
+/// The service answers two requests together, once it has received both.
+#[test]
+fn destinations_of_a_range_are_resolved_in_parallel() {
+    let both_wait = Barrier::new(2);
+    let service = Scripted::new(move |request| {
+        both_wait.wait();
+        Some(bytes(request, answer(&request.query)))
+    });
+    let nodes = ["node1", "node2"].map(chosen).concat();
+    let expected = format!("Service: SVC\n{nodes}{OK}");
+    assert_eq!(run(&service, "-S SVC -f n -d node[1-2]"), (0, expected));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use rdmux_testing::temp_dir;
 use rdmux_wire::Lid;
 use rdmux_wire::acm::Address;
 use rdmux_wire::acm::client::{Answer, Paths, Query, Status};
-use rdmux_wire::sa::PathRecord;
+use rdmux_wire::sa::{PathRecord, Rate};
 
 use super::run;
 use super::service::{Scripted, answer, bytes, failed, path};
@@ -95,6 +95,56 @@ fn verification_fails_when_subnet_administration_knows_another_path() {
     assert!(said.contains("SA verification: failed dlid is 9, not 7\n\n"), "{said}");
 }
 
+/// Subnet administration that requires an exactly requested rate to be that of its own path, which is faster than a group's.
+#[test]
+fn path_that_is_slower_than_that_of_subnet_administration_is_verified_by_its_ends() {
+    type Change = fn(PathRecord) -> PathRecord;
+    let faster: Change = |path| PathRecord { mtu: 5, rate: Rate(16), ..path };
+    let other: Change = |path| PathRecord { sl: 2, ..path };
+    let smaller: Change = |path| PathRecord { mtu: 3, rate: Rate(16), ..path };
+    // The code of 5 Gb/s is larger than that of 10 Gb/s.
+    let slower: Change = |path| PathRecord { rate: Rate(5), ..path };
+    for (known, status, said) in [
+        (faster, 0, "success (mtu is 5, not 4; rate is 16, not 3)"),
+        (other, 255, "failed sl is 2, not 3"),
+        (smaller, 255, "failed mtu is 3, not 4"),
+        (slower, 255, "failed rate is 5, not 3"),
+    ] {
+        let found = PathRecord { rate: Rate(3), ..path() };
+        let service = Scripted::new(move |request| {
+            let path = match request.query {
+                Query::QuerySa { path } if path.rate.0 != 0 => {
+                    return Some(failed(request, Status::NO_DATA));
+                }
+                Query::QuerySa { .. } => known(found),
+                _ => found,
+            };
+            Some(bytes(request, Answer::Paths(Paths::one(path, None))))
+        });
+        let (code, text) = run(&service, "-S SVC -f n -d n -v");
+        assert_eq!(code, status, "{text}");
+        assert!(text.contains(&format!("\nSA verification: {said}\n\n")), "{text}");
+        let PathRecord { dgid, sgid, dlid, slid, pkey, .. } = found;
+        let (reversible, numb_path) = (true, 1);
+        let ends = PathRecord { reversible, numb_path, pkey, ..PathRecord::default() };
+        let ends = PathRecord { dgid, sgid, dlid, slid, ..ends };
+        assert_eq!(service.asked().last(), Some(&Query::QuerySa { path: ends }));
+        let document: serde_json::Value =
+            serde_json::from_str(&run(&service, "--json -S SVC -f n -d n -v").1).unwrap();
+        let row = &document["services"][0]["paths"][0];
+        assert_eq!(row["verified"], status == 0, "{row}");
+        assert_eq!(row["differs"].is_array(), status == 0, "{row}");
+    }
+    // Without a path between the ends, the first failure is reported.
+    let service = Scripted::new(|request| match request.query {
+        Query::QuerySa { .. } => Some(failed(request, Status::NO_DATA)),
+        _ => Some(bytes(request, answer(&request.query))),
+    });
+    let (status, said) = run(&service, "-S SVC -f n -d n -v");
+    assert_eq!((status, service.asked().len()), (255, 3));
+    assert!(said.contains("SA verification: failed No data available\n\n"), "{said}");
+}
+
 #[test]
 fn verification_that_fails_has_the_errno_and_the_other_destinations_go_on() {
     let service = Scripted::new(|request| match request.query {
@@ -167,6 +217,34 @@ fn flush_counts_what_was_forgotten() {
     assert_eq!(service.asked(), [Query::Flush(None), name("n1"), name("n2")]);
     // The service closes the connection, as ibacm does with requests that it does not know.
     assert_eq!(run(&Scripted::new(|_| None), "flush -S SVC").0, 1);
+}
+
+#[test]
+fn command_may_stand_after_the_options_that_choose_service_and_output() {
+    let service = Scripted::well();
+    let flushed = (0, "SVC: 3 entries flushed\n".to_owned());
+    let json = (0, "{\n  \"flushed\": 3,\n  \"service\": \"SVC\"\n}\n".to_owned());
+    for (line, expected) in [
+        ("-S SVC flush", &flushed),
+        ("-SSVC flush -d n -f n", &flushed),
+        ("--service SVC --host=a flush", &flushed),
+        ("--host a --json flush --service=SVC", &json),
+        ("--json --service=SVC flush", &json),
+    ] {
+        assert_eq!(&run(&service, line), expected, "{line}");
+    }
+    let asked = service.asked();
+    // As in rdma-core, a word after other options, or that is an argument, is no command.
+    for (line, destination) in [
+        ("-f n -d n -S SVC top", "n"),
+        ("-c flush -f n -d n -S SVC", "n"),
+        ("-S SVC -f n -d top", "top"),
+    ] {
+        let expected = format!("Service: SVC\nDestination: {destination}\n");
+        let (status, said) = run(&service, line);
+        assert!(status == 0 && said.starts_with(&expected), "{line}: {said}");
+    }
+    assert!(service.asked().iter().skip(asked.len()).all(|q| matches!(q, Query::Resolve { .. })));
 }
 
 #[test]

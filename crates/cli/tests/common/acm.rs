@@ -79,6 +79,7 @@ pub(crate) fn configure(command: &mut Command, net: &Net) {
     command.env("XDG_CONFIG_HOME", net.path().join("config"));
     command.env("RDMUX_DAEMON", env!("CARGO_BIN_EXE_rdmux"));
     command.env_remove("RDMUX_HOST").env_remove("RUST_LOG").env_remove("RDMUX_ACM_DIR");
+    net.become_user(command);
 }
 
 /// Returns two hosts on a fabric with a subnet manager; services run on without clients.
@@ -88,7 +89,11 @@ pub(crate) fn fabric() -> Net {
 
 /// Like [`fabric`], with other options of the fabric.
 pub(crate) fn fabric_with(options: &[&str]) -> Net {
-    let net = Net::new();
+    fabric_of(Net::new(), options)
+}
+
+/// Like [`fabric_with`], in this directory.
+pub(crate) fn fabric_of(net: Net, options: &[&str]) -> Net {
     let config = net.path().join("config/rdmux");
     fs::create_dir_all(&config).unwrap();
     fs::write(config.join("config.toml"), "[service]\nidle_exit_seconds = 0\n").unwrap();

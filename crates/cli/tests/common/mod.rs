@@ -8,7 +8,7 @@ pub(crate) mod subnet;
 use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -23,16 +23,43 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 pub(crate) struct Net {
     dir: TempDir,
     second: u8,
+    /// The user of all programs, if it is another one.
+    user: Option<u32>,
     /// Ends the services when its standard input closes.
     cleaner: Child,
 }
 
 impl Net {
     pub(crate) fn new() -> Self {
+        Self::of(None)
+    }
+
+    /// Creates a directory of a user other than root, as whom all programs run. That is this process's user, unless it is root. None if the
+    /// user cannot run the programs.
+    pub(crate) fn of_ordinary_user() -> Option<Self> {
+        const USER: u32 = 4001;
+        if !rustix::process::geteuid().is_root() {
+            return Some(Self::new());
+        }
+        let net = Self::of(Some(USER));
+        let tried = net.command(&["--version"]).output();
+        if tried.is_ok_and(|output| output.status.success()) {
+            return Some(net);
+        }
+        missing_here(&format!("user {USER} cannot run {}", env!("CARGO_BIN_EXE_rdmux")));
+        None
+    }
+
+    fn of(user: Option<u32>) -> Self {
         static COUNT: AtomicU8 = AtomicU8::new(0);
         let dir = temp_dir();
-        let cleaner = cleaner(dir.path());
-        Self { second: 100 + COUNT.fetch_add(1, Ordering::Relaxed), cleaner, dir }
+        let mut cleaner = cleaner(dir.path());
+        if let Some(user) = user {
+            chown(dir.path(), Some(user), Some(user)).unwrap();
+            become_user(&mut cleaner, user, dir.path());
+        }
+        let cleaner = cleaner.spawn().unwrap();
+        Self { second: 100 + COUNT.fetch_add(1, Ordering::Relaxed), user, cleaner, dir }
     }
 
     /// Returns an address that no other test has: tests of one process differ in the second number.
@@ -58,7 +85,15 @@ impl Net {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmux"));
         command.args(args).env("RDMUX_RUNTIME_DIR", self.dir.path());
         command.env_remove("RDMUX_HOST").env_remove("RUST_LOG");
+        self.become_user(&mut command);
         command
+    }
+
+    /// Makes a command run as the user of all programs.
+    pub(crate) fn become_user(&self, command: &mut Command) {
+        if let Some(user) = self.user {
+            become_user(command, user, self.dir.path());
+        }
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Output {
@@ -110,8 +145,13 @@ impl Drop for Net {
     }
 }
 
-/// Starts a process that waits for the end of this one, and then ends the services of a directory.
-fn cleaner(dir: &Path) -> Child {
+/// Makes a command run as a user, with this home directory.
+fn become_user(command: &mut Command, user: u32, home: &Path) {
+    command.uid(user).gid(user).env("HOME", home);
+}
+
+/// Returns a command that waits for the end of this process, and then ends the services of a directory.
+fn cleaner(dir: &Path) -> Command {
     // A failed test may have left anything.
     let script =
         r#"cat; "$0" host down --force; "$0" fabric down --all; rm -rf "$RDMUX_RUNTIME_DIR""#;
@@ -120,7 +160,8 @@ fn cleaner(dir: &Path) -> Child {
     command.env("RDMUX_RUNTIME_DIR", dir).env_remove("RDMUX_HOST").env_remove("RUST_LOG");
     // A signal to the test's process group must not end this.
     command.process_group(0).stdin(Stdio::piped());
-    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
 }
 
 /// Stops a process, as a terminal or a debugger does, and waits until it has stopped.

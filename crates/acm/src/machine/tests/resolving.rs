@@ -347,6 +347,16 @@ fn files_make_paths_that_do_not_expire() {
 }
 
 #[test]
+fn address_of_a_file_that_has_no_room_is_reported() {
+    let mut net = Net::new(1, &Options { max_entries: 2, ..Options::default() });
+    net.resolve(0, name(0));
+    let known = Known { gid: gid(9), lid: lid(9), path: None };
+    let loaded = [1, 2, 3, 1]
+        .map(|n| net.with(0, |machine, now, io| machine.load(now, EP, name(n), &known, io)));
+    assert_eq!(loaded, [true, true, false, true]);
+}
+
+#[test]
 fn preloaded_host_resolves_after_its_port_is_back() {
     let mut net = Net::new(2, &Options::default());
     net.with(0, |machine, now, io| {

@@ -51,7 +51,7 @@ struct Host {
 }
 
 impl Pairs {
-    /// Starts hosts and services, with the options that `ib_acme -O` writes for this many hosts.
+    /// Starts hosts and services, with the options that `ib_acme -O` writes for this many hosts, and with `route_prot acm`.
     ///
     /// # Errors
     /// When one does not start.
