@@ -2,7 +2,7 @@
 
 mod net;
 
-use net::{CLIENT, Net, SERVER, param};
+use net::{CLIENT, Host, Net, SERVER, param};
 use rdmux_cm::{
     ChannelId, CmError, Command, Config, ConnParam, EventKind, EventParam, IdHandle, IdState,
 };
@@ -72,6 +72,40 @@ fn req_rep_rtu_dreq_drep_connect_with_negotiated_attributes_and_disconnect() {
     net.hosts[0].event(EventKind::TimewaitExit);
     net.hosts[1].event(EventKind::TimewaitExit);
     net.end();
+}
+
+/// In both orders of what may happen at that moment.
+#[test]
+fn id_destroyed_when_timewait_ends_has_had_the_event_or_never_has_it() {
+    let mut exit = None;
+    let events = [true, false].map(|exits_first| {
+        let mut net = Net::new(2);
+        net.listener(0, QpType::Rc);
+        let (active, passive) = net.connected(QpType::Rc);
+        for (host, id) in [(1, active), (0, passive)] {
+            let Host { cm, out, .. } = &mut net.hosts[host];
+            cm.disconnect(net.now, id, out).unwrap();
+            net.run_until_idle();
+        }
+        net.hosts[1].event(EventKind::Disconnected);
+        if exits_first {
+            let client = &mut net.hosts[1];
+            while client.out.events.is_empty() {
+                net.now = client.cm.poll_timeout().unwrap();
+                client.cm.handle_timeout(net.now, &mut client.out);
+            }
+            client.event(EventKind::TimewaitExit);
+            exit = Some(net.now);
+        } else {
+            net.now = exit.unwrap();
+        }
+        let events = net.destroy(1, active);
+        net.exhaust();
+        assert!(net.hosts[1].events().is_empty());
+        net.end();
+        events
+    });
+    assert_eq!(events[0], events[1] + 1);
 }
 
 #[test]

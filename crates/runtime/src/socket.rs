@@ -83,6 +83,23 @@ pub fn send_bytes(
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), MessageError> {
+    send_message(socket, bytes, fds, SendFlags::empty())
+}
+
+/// Like [`send_bytes`] without descriptors, but never blocks.
+///
+/// # Errors
+/// [`MessageError::WouldBlock`] when the socket is full.
+pub fn try_send_bytes(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), MessageError> {
+    send_message(socket, bytes, &[], SendFlags::DONTWAIT)
+}
+
+fn send_message(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> Result<(), MessageError> {
     if bytes.len() > MAX_MESSAGE {
         return Err(MessageError::TooLong);
     }
@@ -95,7 +112,7 @@ pub fn send_bytes(
     }
     let iov = [IoSlice::new(bytes)];
     until_timeout(socket, Timeout::Send, || {
-        rustix::net::sendmsg(socket, &iov, &mut control, SendFlags::NOSIGNAL)
+        rustix::net::sendmsg(socket, &iov, &mut control, flags | SendFlags::NOSIGNAL)
     })?;
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -14,7 +15,7 @@ use rdmux_verbs::control::{
     Control, ControlError, ControlEvent, DeviceKind, DriverWire, HostInfo, ReachFds, RingEnd,
     RingPeer, SlotGrant,
 };
-use rdmux_verbs::counters::{self, PAGE_COUNTERS};
+use rdmux_verbs::counters::{self, Counter, PAGE_COUNTERS};
 use rdmux_verbs::device::PORT;
 use rdmux_verbs::port::Port;
 use rdmux_verbs::throttled;
@@ -25,6 +26,7 @@ use super::acm::Acm;
 use super::connect::ConnectOptions;
 use super::hub::HubSession;
 use super::memory;
+use super::reports::{Wakeups, Worth};
 use super::rpc::Session;
 use crate::error::HostError;
 use crate::names::{HostName, NetworkNamespace};
@@ -60,7 +62,8 @@ fn page_to_count_in(page: SharedMem, host: &HostName) -> io::Result<SharedMem> {
 }
 
 /// A process's connection to its host service. All calls are thread-safe and wait for the
-/// service's answer, which takes some microseconds; none is made on the data path.
+/// service's answer, which takes some microseconds; none of those is made on the data path. Reports of the data path do
+/// not wait ([`Control`]).
 ///
 /// Dropping it releases everything that the service holds for this process.
 #[derive(Debug)]
@@ -134,7 +137,8 @@ impl HostClient {
             .map_err(|e| HostError::io("create the board for direct memory access", e))?
             .map(Arc::new);
         let ours: Vec<_> = board.iter().map(|board| board.fd().as_fd()).collect();
-        let (session, welcome, fds) = Session::open(host, socket, ClientKind::Device(kind), &ours)?;
+        let (mut session, welcome, fds) =
+            Session::open(host, socket, ClientKind::Device(kind), &ours)?;
         welcome.check_network(NetworkNamespace::current())?;
         let [notify, counters] = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| {
             let why = format!("{} descriptors in its greeting, not 2", fds.len());
@@ -144,6 +148,8 @@ impl HostClient {
             .and_then(|page| page_to_count_in(page, host))
             .map_err(|e| HostError::io("map the counters", e))?;
         socket::set_nonblocking(&notify, true).map_err(|e| HostError::io("use a socket", e))?;
+        let wakeups = Wakeups::new(notify.as_fd());
+        session.wake_by(wakeups.map_err(|e| HostError::io("watch a socket", e))?);
         let inbox = Inbox { buf: vec![0; MAX_MESSAGE], mads: Default::default() };
         let port = welcome.port;
         let host_rings = kind.is_on_fabric() && memory::has_host_rings();
@@ -176,9 +182,8 @@ impl HostClient {
             let teller = Arc::downgrade(&client);
             routes.report_violations(move |violation| {
                 if let Some(client) = teller.upgrade() {
-                    // The port ended with the service.
                     let violation = violation.into();
-                    let _ = client.session.tell(&Request::Violation { port, violation });
+                    client.report(&Request::Violation { port, violation }, Worth::Droppable);
                 }
             });
         }
@@ -261,6 +266,15 @@ impl HostClient {
     /// Returns the next management datagram. The device calls [`poll_event`](Control::poll_event), which queues them.
     pub fn take_mad(&self) -> Option<MadEvent> {
         self.inbox.lock().mads.pop_front()
+    }
+
+    /// Makes a report without waiting, and counts it if it is dropped.
+    fn report(&self, report: &Request, worth: Worth) {
+        if !self.session.report(report, worth)
+            && let Some(dropped) = self.counters.words().get(Counter::ReportsDropped as usize)
+        {
+            dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Sends a request whose reply is empty.
@@ -539,8 +553,7 @@ impl Control for HostClient {
     }
 
     fn stream_ended(&self, qpn: Qpn, number: u64) {
-        // The ids ended with the service.
-        let _ = self.session.tell(&Request::StreamEnded { qpn, number });
+        self.report(&Request::StreamEnded { qpn, number }, Worth::Needed);
     }
 
     fn key_violation(&self, port: u8, violation: &KeyViolation) {
@@ -550,8 +563,8 @@ impl Control for HostClient {
     }
 
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {
-        // A datagram may be lost. The device learns from the notify socket that the service is gone.
-        let _ = self.session.tell(&Request::Stray { src, dst, bytes: bytes.to_vec() });
+        // A datagram may be lost.
+        self.report(&Request::Stray { src, dst, bytes: bytes.to_vec() }, Worth::Droppable);
     }
 
     fn counters(&self) -> &SharedMem {
@@ -559,10 +572,11 @@ impl Control for HostClient {
     }
 
     fn notify_fd(&self) -> BorrowedFd<'_> {
-        self.notify.as_fd()
+        self.session.wakeups().map_or(self.notify.as_fd(), AsFd::as_fd)
     }
 
     fn poll_event(&self) -> Result<Option<ControlEvent>, ControlError> {
+        self.session.send_reports();
         let mut inbox = self.inbox.lock();
         loop {
             let mut fds = Vec::new();
@@ -596,8 +610,6 @@ impl Control for HostClient {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use super::*;
 
     #[test]

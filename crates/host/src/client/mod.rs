@@ -12,6 +12,7 @@ mod control;
 mod hub;
 pub mod memory;
 mod messages;
+mod reports;
 mod rpc;
 
 pub use cm::EventChannel;

@@ -1,4 +1,5 @@
-//! Requests and replies on one socket: either one reply for each request, or requests without replies.
+//! Requests and replies on one socket: either one reply for each request, or requests without replies. Only threads that wait for a reply
+//! themselves wait for that of another thread.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +9,7 @@ use rdmux_link::spin_wait;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::process::Pid;
 
+use super::reports::{Reports, Wakeups, Worth};
 use crate::error::HostError;
 use crate::names::HostName;
 use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
@@ -21,16 +23,21 @@ const WITH_NEXT: usize = 1024;
 pub(crate) struct Session {
     host: HostName,
     socket: OwnedFd,
-    buffers: Mutex<Buffers>,
+    /// Locked from a request until its reply.
+    replies: Mutex<Replies>,
+    /// Requests that are held back and sent with the next one. Locked while something is sent. A thread that has both locks took this one
+    /// last.
+    tx: Mutex<Vec<u8>>,
+    reports: Reports,
+    /// What wakes the thread that sends reports when there is room for them.
+    wakeups: Option<Wakeups>,
     gone: AtomicBool,
     /// The process that connected: a forked child shares the socket, but must not use it.
     owner: Pid,
 }
 
 #[derive(Debug)]
-struct Buffers {
-    /// Requests that are held back and sent with the next one.
-    tx: Vec<u8>,
+struct Replies {
     rx: Vec<u8>,
     fds: Vec<OwnedFd>,
 }
@@ -49,17 +56,7 @@ impl Session {
         kind: ClientKind,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Self, Welcome, Vec<OwnedFd>), HostError> {
-        let session = Self {
-            host: host.clone(),
-            socket,
-            buffers: Mutex::new(Buffers {
-                tx: Vec::new(),
-                rx: vec![0; MAX_MESSAGE],
-                fds: Vec::new(),
-            }),
-            gone: AtomicBool::new(false),
-            owner: rustix::process::getpid(),
-        };
+        let session = Self::new(host, socket);
         let hello = Request::Hello { version: VERSION, kind };
         let (response, fds) = session.call_with_fds(&hello, fds, || "greet the service".into())?;
         match response {
@@ -73,6 +70,29 @@ impl Session {
             }),
             other => Err(session.unexpected(&other)),
         }
+    }
+
+    fn new(host: &HostName, socket: OwnedFd) -> Self {
+        Self {
+            host: host.clone(),
+            socket,
+            replies: Mutex::new(Replies { rx: vec![0; MAX_MESSAGE], fds: Vec::new() }),
+            tx: Mutex::default(),
+            reports: Reports::default(),
+            wakeups: None,
+            gone: AtomicBool::new(false),
+            owner: rustix::process::getpid(),
+        }
+    }
+
+    /// Makes `wakeups` readable when reports wait and the service has room for them.
+    pub(super) fn wake_by(&mut self, wakeups: Wakeups) {
+        self.wakeups = Some(wakeups);
+    }
+
+    /// Returns what was passed to [`wake_by`](Self::wake_by).
+    pub(super) fn wakeups(&self) -> Option<&Wakeups> {
+        self.wakeups.as_ref()
     }
 
     /// Returns the name of the service's host.
@@ -113,9 +133,9 @@ impl Session {
         what: impl FnOnce() -> String,
     ) -> Result<(Response, Vec<OwnedFd>), HostError> {
         self.check()?;
-        let mut buffers = self.buffers.lock();
-        let Buffers { tx, rx, fds: received } = &mut *buffers;
-        if let Err(e) = self.send(request, fds, tx) {
+        let mut replies = self.replies.lock();
+        let Replies { rx, fds: received } = &mut *replies;
+        if let Err(e) = self.send(|tx| self.send_request(request, fds, tx)) {
             return Err(self.unsent(&e, what));
         }
         spin_wait::look(|| socket::is_readable(self.socket.as_fd()));
@@ -137,30 +157,99 @@ impl Session {
     /// Sends a request that has no reply.
     pub(crate) fn tell(&self, request: &Request) -> Result<(), HostError> {
         self.check()?;
-        let sent = self.send(request, &[], &mut self.buffers.lock().tx);
+        let sent = self.send(|tx| self.send_request(request, &[], tx));
         sent.map_err(|e| self.unsent(&e, || "tell the service".to_owned()))
     }
 
     /// Queues a short request to be sent with the next one. The caller must know that the next one follows soon.
     pub(crate) fn tell_with_next(&self, request: &Request) -> Result<(), HostError> {
         self.check()?;
-        let mut buffers = self.buffers.lock();
-        socket::append(request, &mut buffers.tx).map_err(|e| self.broken(&e))?;
-        if buffers.tx.len() > WITH_NEXT { self.send_waiting(&mut buffers.tx) } else { Ok(()) }
+        let sent = self.send(|tx| {
+            socket::append(request, tx)?;
+            if tx.len() > WITH_NEXT { self.send_waiting(tx) } else { Ok(()) }
+        });
+        sent.map_err(|e| self.broken(&e))
     }
 
     /// Sends the requests that are held back.
     pub(crate) fn flush(&self) -> Result<(), HostError> {
-        let mut buffers = self.buffers.lock();
-        if buffers.tx.is_empty() {
-            return Ok(());
+        let sent = self.send(|tx| match tx.is_empty() {
+            true => Ok(()),
+            false if self.check().is_err() => Err(MessageError::Closed),
+            false => self.send_waiting(tx),
+        });
+        sent.map_err(|e| self.broken(&e))
+    }
+
+    /// Makes a report, a request that has no reply, without waiting: not for room in the socket, and not for another thread. Returns
+    /// false if too many reports wait and this one was dropped.
+    pub(super) fn report(&self, report: &Request, worth: Worth) -> bool {
+        if self.check().is_err() {
+            // The service releases what this process had.
+            return true;
         }
-        self.check()?;
-        self.send_waiting(&mut buffers.tx)
+        let is_kept = self.reports.push(report, worth);
+        self.send_reports();
+        is_kept
+    }
+
+    /// Sends the reports that wait, as far as there is room. Does not wait.
+    pub(super) fn send_reports(&self) {
+        while self.reports.is_waiting() {
+            // The thread that has the lock will call this function.
+            let Some(_sending) = self.tx.try_lock() else { return };
+            match self.send_reports_now() {
+                Ok(true) => {}
+                Ok(false) => return,
+                // The rest is discarded.
+                Err(e) => drop(self.broken(&e)),
+            }
+        }
+    }
+
+    /// Sends the reports that wait. The caller has the lock for sending. Returns false if there is no room for some of them.
+    fn send_reports_now(&self) -> Result<bool, MessageError> {
+        if !self.reports.is_waiting() {
+            return Ok(true);
+        }
+        // A forked child shares `wakeups`, too.
+        if !self.is_ours() {
+            return Ok(false);
+        }
+        let (socket, wakeups) = (self.socket.as_fd(), self.wakeups());
+        while let Some(message) = self.reports.take(socket, wakeups) {
+            // After the end of the service, this empties the queue.
+            if self.is_gone() {
+                continue;
+            }
+            match socket::try_send_bytes(socket, &message) {
+                Ok(()) => {}
+                Err(MessageError::WouldBlock) => {
+                    self.reports.put_back(message, socket, wakeups);
+                    return Ok(false);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Locks the socket for sending, and calls `send`. Reports that wait are sent before, if there is room, and after.
+    fn send(
+        &self,
+        send: impl FnOnce(&mut Vec<u8>) -> Result<(), MessageError>,
+    ) -> Result<(), MessageError> {
+        let sent = {
+            let mut tx = self.tx.lock();
+            self.send_reports_now().and_then(|_| send(&mut tx))
+        };
+        // Those that other threads made meanwhile.
+        self.send_reports();
+        sent
     }
 
     /// Sends a request after those that are held back. Nothing of a request that is too long is sent.
-    fn send(
+    fn send_request(
         &self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
@@ -177,10 +266,10 @@ impl Session {
         sent
     }
 
-    fn send_waiting(&self, tx: &mut Vec<u8>) -> Result<(), HostError> {
+    fn send_waiting(&self, tx: &mut Vec<u8>) -> Result<(), MessageError> {
         let sent = socket::send_bytes(self.socket.as_fd(), tx, &[]);
         tx.clear();
-        sent.map_err(|e| self.broken(&e))
+        sent
     }
 
     /// Makes the error for a reply that does not fit the request.
@@ -243,15 +332,7 @@ mod tests {
     /// Returns a session, and the service's end of its socket.
     fn session() -> (Session, OwnedFd) {
         let (ours, theirs) = socket::pair().unwrap();
-        let buffers = Buffers { tx: Vec::new(), rx: vec![0; MAX_MESSAGE], fds: Vec::new() };
-        let session = Session {
-            host: HostName::default(),
-            socket: ours,
-            buffers: Mutex::new(buffers),
-            gone: AtomicBool::new(false),
-            owner: rustix::process::getpid(),
-        };
-        (session, theirs)
+        (Session::new(&HostName::default(), ours), theirs)
     }
 
     /// Returns the requests of one message that the service received.
@@ -287,6 +368,79 @@ mod tests {
         let answer = session.call(&Request::Stay, || "have it stay".to_owned());
         assert_eq!(answer.unwrap(), Response::Done);
         assert_eq!(received(&service).unwrap(), [Request::Stay]);
+    }
+
+    /// Waits until `fd` is readable. Returns false if that takes too long.
+    fn becomes_readable(fd: BorrowedFd<'_>) -> bool {
+        let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)) == Ok(1)
+    }
+
+    fn stream_ended(number: u64) -> Request {
+        Request::StreamEnded { qpn: rdmux_wire::Qpn::QP1, number }
+    }
+
+    #[test]
+    fn report_does_not_wait_for_the_reply_to_another_thread() {
+        let (session, service) = session();
+        std::thread::scope(|threads| {
+            threads.spawn(|| session.call(&Request::Stay, || "have it stay".to_owned()).unwrap());
+            assert!(becomes_readable(service.as_fd()));
+            assert_eq!(received(&service).unwrap(), [Request::Stay]);
+            threads.spawn(|| assert!(session.report(&stream_ended(1), Worth::Needed)));
+            let is_reported = becomes_readable(service.as_fd());
+            socket::send(service.as_fd(), &Reply::Ok(Response::Done), &[], &mut Vec::new())
+                .unwrap();
+            assert!(is_reported, "it waits");
+        });
+        assert_eq!(received(&service).unwrap(), [stream_ended(1)]);
+    }
+
+    #[test]
+    fn report_without_room_does_not_wait_and_is_sent_when_there_is_room() {
+        let (mut session, service) = session();
+        let (_notify, notified) = socket::pair().unwrap();
+        session.wake_by(Wakeups::new(notified.as_fd()).unwrap());
+        let is_woken = || socket::is_readable(session.wakeups().unwrap().as_fd());
+        let (src, dst) = (([192, 0, 2, 1], 4791).into(), [192, 0, 2, 2].into());
+        let stray = Request::Stray { src, dst, bytes: vec![0; 4096] };
+        // With the socket full, some strays are queued, and then they are dropped.
+        let kept = (0..1000).take_while(|_| session.report(&stray, Worth::Droppable)).count();
+        assert!((1..1000).contains(&kept), "{kept}");
+        // These are queued in any case.
+        let ended: Vec<_> = (0..10_000).map(stream_ended).collect();
+        assert!(ended.iter().all(|ended| session.report(ended, Worth::Needed)));
+        assert!(!is_woken());
+
+        let mut all = Vec::new();
+        loop {
+            match received(&service) {
+                Ok(requests) => all.extend(requests),
+                Err(MessageError::WouldBlock) if is_woken() => session.send_reports(),
+                Err(e) => break assert!(matches!(e, MessageError::WouldBlock), "{e}"),
+            }
+        }
+        let (strays, others) = all.split_at(kept);
+        assert!(strays.iter().all(|request| *request == stray));
+        assert!(others == ended);
+        assert!(!session.reports.is_waiting());
+    }
+
+    #[test]
+    fn reports_of_an_ended_session_are_discarded() {
+        let (mut session, service) = session();
+        let (_notify, notified) = socket::pair().unwrap();
+        session.wake_by(Wakeups::new(notified.as_fd()).unwrap());
+        let is_waiting = || session.reports.is_waiting();
+        assert!((0..1_000_000).map(stream_ended).any(|ended| {
+            session.report(&ended, Worth::Needed);
+            is_waiting()
+        }));
+        drop(service);
+        assert!(socket::is_readable(session.wakeups().unwrap().as_fd()));
+        session.send_reports();
+        assert!(session.is_gone() && !is_waiting());
+        assert!(!socket::is_readable(session.wakeups().unwrap().as_fd()));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use super::counters::{Count, Counts};
 use super::host_rings::HostRings;
 use super::hub::HubThread;
 use super::kinds::Kinds;
+use super::late::Late;
 use super::mad::Agents;
 use super::mcast::Groups;
 use super::netlink::Netlink;
@@ -75,6 +76,7 @@ pub(super) struct Core {
     pub(super) adapter: Adapters,
     pub(super) resolver: Resolver,
     pub(super) kinds: Kinds,
+    pub(super) late: Late,
     pub(super) agents: Agents,
     pub(super) capture: Capture,
     pub(super) views: Views,
@@ -143,6 +145,7 @@ impl Core {
             adapter: Adapters::new(&options.fabrics()?),
             resolver: Resolver::default(),
             kinds: Kinds::default(),
+            late: Late::default(),
             capture: Capture::default(),
             views: Views::default(),
             hubs: PerKind::new(|_| None),
@@ -303,6 +306,7 @@ impl Core {
         self.groups.client_gone(id);
         self.capture_client_gone(id);
         self.hub_client_gone(id);
+        self.late.client_gone(id);
         self.ib_client_gone(id);
         self.offering_client_gone(id);
         for &slot in &client.slots {
@@ -344,9 +348,13 @@ impl Core {
             // The end of this peer must follow its rings.
             device.notify.renew(*peer);
         }
+        let is_refused = device.notify.is_refused();
         if device.notify.is_waiting() != waited {
             let interest = interest(&device.notify);
             self.poller.change(&device.notify, Token::Notify(id), interest);
+        }
+        if is_refused {
+            self.put_off_notifications(id);
         }
         self.lost(id, sent);
     }
@@ -371,8 +379,11 @@ impl Core {
     pub(super) fn flush_notify(&mut self, id: ClientId) {
         let Some(device) = self.clients.get_mut(id).and_then(|c| c.device.as_mut()) else { return };
         let flushed = device.notify.flush();
-        let interest = interest(&device.notify);
+        let (is_refused, interest) = (device.notify.is_refused(), interest(&device.notify));
         self.poller.change(&device.notify, Token::Notify(id), interest);
+        if is_refused {
+            self.put_off_notifications(id);
+        }
         self.lost(id, flushed);
     }
 
@@ -405,6 +416,7 @@ impl Core {
             self.agents.poll_timeout(),
             self.resolver.poll_timeout(),
             self.kinds.poll_timeout(),
+            self.late.poll_timeout(),
             self.views.poll_timeout(),
             self.streams.listening.poll_timeout(),
             self.streams.lingering.poll_timeout(),
@@ -426,6 +438,7 @@ impl Core {
         self.resend_mads(now);
         self.poll_neighbours(now);
         self.poll_kinds(now);
+        self.send_late();
         self.poll_adapter();
         self.expire_host_rings();
         self.poll_view();
@@ -527,7 +540,7 @@ impl Core {
 
 /// Returns what a socket is polled for. It is read only to detect its end: the process sends nothing there.
 fn interest(out: &Outgoing) -> Interest {
-    if out.is_waiting() { Interest::ReadWrite } else { Interest::Read }
+    if out.is_waiting() && !out.is_refused() { Interest::ReadWrite } else { Interest::Read }
 }
 
 /// Encodes a value of the service, which can only fail for lack of memory.

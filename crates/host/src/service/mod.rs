@@ -1,10 +1,11 @@
 //! The service: a single-threaded event loop.
 //!
 //! In reading order: [`Service`] (here) waits for events and dispatches them; `core` holds the state and handles clients that connect and
-//! leave; `requests` handles clients' requests; `clients`, `slots`, `addresses`, `rings`, `host_rings` and `mcast` are the resources of the
-//! service, and `shares` limits each user's part of them; `ports` has what differs between kinds of devices; `hub` is for XRC; `management`
-//! and `mad` handle management datagrams, `kinds` chooses among devices, `cm` and `resolve` connect the connection manager; `status` and
-//! `capture` are for observation; `view` is for programs that search for the device in the file system.
+//! leave; `requests` handles clients' requests, and `late` replies that cannot be sent at once; `clients`, `slots`, `addresses`, `rings`,
+//! `host_rings` and `mcast` are the resources of the service, and `shares` limits each user's part of them; `ports` has what differs
+//! between kinds of devices; `hub` is for XRC; `management` and `mad` handle management datagrams, `kinds` chooses among devices, `cm` and
+//! `resolve` connect the connection manager; `status` and `capture` are for observation; `view` is for programs that search for the device
+//! in the file system.
 
 mod addresses;
 mod capture;
@@ -16,6 +17,7 @@ pub mod daemon;
 mod host_rings;
 mod hub;
 mod kinds;
+mod late;
 mod lock;
 mod mad;
 mod management;
@@ -172,7 +174,12 @@ impl Service {
                 // The first change sets the time: later ones do not put it off.
                 self.rescan.get_or_insert(Instant::now() + RESCAN_DELAY);
             }
-            Token::Rpc(id) => self.core.serve(id, &mut self.buf),
+            Token::Rpc(id) => {
+                if event.gone {
+                    self.core.drop_late_reply(id);
+                }
+                self.core.serve(id, &mut self.buf);
+            }
             Token::Pid(id) => {
                 self.core.serve_rest(id, &mut self.buf);
                 self.core.process_died(id);

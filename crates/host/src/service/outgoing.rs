@@ -33,6 +33,8 @@ pub(super) struct Outgoing {
     limit: usize,
     /// Whether all messages are held back.
     held: bool,
+    /// Whether the kernel refused the descriptors of the next message for now, although the socket has room.
+    refused: bool,
 }
 
 /// A queued message.
@@ -56,7 +58,8 @@ impl Outgoing {
         let (ours, theirs) = socket::pair()?;
         socket::set_nonblocking(&ours, true)?;
         let (socket, waiting, keys) = (keep(ours), VecDeque::new(), BTreeSet::new());
-        Ok((Self { socket, waiting, keys, bytes, limit, held: false }, theirs))
+        let (held, refused) = (false, false);
+        Ok((Self { socket, waiting, keys, bytes, limit, held, refused }, theirs))
     }
 
     /// Sends a message, or queues it.
@@ -130,6 +133,7 @@ impl Outgoing {
     /// Returns the queued messages, without their descriptors. Later messages are sent again.
     pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = Vec<u8>> + use<> {
         self.held = false;
+        self.refused = false;
         self.bytes.set(0);
         self.keys.clear();
         std::mem::take(&mut self.waiting).into_iter().map(|message| message.bytes)
@@ -140,24 +144,33 @@ impl Outgoing {
         !self.held && !self.waiting.is_empty()
     }
 
+    /// Returns whether the kernel refused the descriptors of the next message. That the socket is writable then means nothing.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
     /// Returns how many descriptors are queued with the messages.
     pub(super) fn waiting_descriptors(&self) -> usize {
         self.waiting.iter().map(|message| message.fds.len()).sum()
     }
 
-    fn try_send(&self, bytes: &[u8], fds: &[OwnedFd]) -> Result<bool, Lost> {
+    fn try_send(&mut self, bytes: &[u8], fds: &[OwnedFd]) -> Result<bool, Lost> {
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        match socket::send_bytes(self.socket.as_fd(), bytes, &fds) {
+        let sent = socket::send_bytes(self.socket.as_fd(), bytes, &fds);
+        self.refused = sent.as_ref().is_err_and(is_refused);
+        match sent {
             Ok(()) => Ok(true),
             Err(MessageError::WouldBlock) => Ok(false),
-            Err(MessageError::Io(e))
-                if matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ETOOMANYREFS)) =>
-            {
-                Ok(false)
-            }
+            Err(MessageError::Io(e)) if e.raw_os_error() == Some(libc::ENOBUFS) => Ok(false),
+            Err(_) if self.refused => Ok(false),
             Err(_) => Err(Lost::Closed),
         }
     }
+}
+
+/// Returns whether a message was not sent because too many descriptors are in flight (unix(7)).
+pub(super) fn is_refused(error: &MessageError) -> bool {
+    matches!(error, MessageError::Io(e) if e.raw_os_error() == Some(libc::ETOOMANYREFS))
 }
 
 impl AsFd for Outgoing {

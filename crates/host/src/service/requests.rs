@@ -21,6 +21,7 @@ use super::core::{Core, encode};
 use super::counters::Count;
 use super::host_rings::Found;
 use super::mad::AgentKey;
+use super::outgoing::is_refused;
 use super::ports::ib::Greeting;
 use super::ports::{self, PortId, ServicePort, SocketWanted};
 use super::rings::END_DESCRIPTORS;
@@ -81,6 +82,7 @@ pub(super) fn failure(e: &io::Error) -> Failure {
 impl Core {
     /// Serves messages that a process sent before it ended, such as its last answers to connection requests. Bounded by [`MAX_ROW`].
     pub(super) fn serve_rest(&mut self, id: ClientId, buf: &mut [u8]) {
+        self.drop_late_reply(id);
         let _ = (0..MAX_ROW).all(|_| self.serve_next(id, buf));
     }
 
@@ -100,6 +102,9 @@ impl Core {
 
     /// Serves one message. Returns whether more may be waiting.
     pub(super) fn serve_next(&mut self, id: ClientId, buf: &mut [u8]) -> bool {
+        if self.late.has_reply(id) {
+            return false;
+        }
         let Some(client) = self.clients.get(id).filter(|_| !self.is_doomed(id)) else {
             return false;
         };
@@ -132,7 +137,7 @@ impl Core {
                 Outcome::Silent => {}
                 Outcome::Later if bytes.is_empty() => {}
                 Outcome::Break(why) => return self.doom(id, Gone::Broke(why)),
-                Outcome::Reply(reply, fds) if bytes.is_empty() => self.reply(id, &reply, &fds),
+                Outcome::Reply(reply, fds) if bytes.is_empty() => self.reply(id, &reply, fds),
                 Outcome::Greeting(greeting) if bytes.is_empty() => self.take_greeting(greeting),
                 Outcome::Reply(..) | Outcome::Greeting(_) | Outcome::Later => {
                     let why = "a request that follows one with a reply in the same message";
@@ -143,21 +148,25 @@ impl Core {
     }
 
     /// Sends a client the reply to its request, after the events that the request has caused.
-    pub(super) fn reply(&mut self, id: ClientId, reply: &Reply, fds: &[OwnedFd]) {
+    pub(super) fn reply(&mut self, id: ClientId, reply: &Reply, fds: Vec<OwnedFd>) {
         if reply.is_err() {
             self.counts.add(Count::Refusals);
         }
         // Events of the request are sent before the reply.
         self.flush_events();
         let Some(client) = self.clients.get(id) else { return };
-        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         let Some(bytes) = encode(reply, &mut self.scratch) else { return };
-        match socket::send_bytes(client.rpc.as_fd(), bytes, &fds) {
-            Ok(()) => {}
-            // The client sends requests without reading the replies.
-            Err(MessageError::WouldBlock) => self.doom(id, Gone::Slow),
-            Err(MessageError::Closed) => self.doom(id, Gone::Closed),
-            Err(e) => self.doom(id, Gone::Broke(format!("cannot send the reply: {e}"))),
+        if self.late.has_reply(id) {
+            // The client sent several requests at once.
+            return self.replied(id, Err(MessageError::WouldBlock));
+        }
+        let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        match socket::send_bytes(client.rpc.as_fd(), bytes, &borrowed) {
+            Err(e) if is_refused(&e) => {
+                let bytes = bytes.to_vec();
+                self.put_off_reply(id, bytes, fds);
+            }
+            sent => self.replied(id, sent),
         }
     }
 
@@ -196,8 +205,8 @@ impl Core {
         let id = greeting.client;
         match self.handle_hello(greeting) {
             Ok(greeted) => match greeted {
-                Ok((response, fds)) => self.reply(id, &Ok(response), &fds),
-                Err(failure) => self.reply(id, &Err(failure), &[]),
+                Ok((response, fds)) => self.reply(id, &Ok(response), fds),
+                Err(failure) => self.reply(id, &Err(failure), Vec::new()),
             },
             Err(why) => self.doom(id, Gone::Broke(why.to_owned())),
         }

@@ -222,7 +222,9 @@ fn no_hub(what: &str) -> ControlError {
     ControlError::Refused { what: what.to_owned(), why, errno: libc::EOPNOTSUPP }
 }
 
-/// The requests of a device in a process to its host service. Calls may take a round trip. None is made on the data path.
+/// The requests of a device in a process to its host service. Calls may take a round trip. None of those is made on the data path, which
+/// makes only reports ([`stream_ended`](Self::stream_ended), [`key_violation`](Self::key_violation), [`stray`](Self::stray)). These
+/// return without waiting for the service or for another thread.
 pub trait Control: Send + Sync + 'static {
     /// Returns the description of this host and device.
     fn info(&self) -> &HostInfo;
@@ -297,21 +299,25 @@ pub trait Control: Send + Sync + 'static {
         Err(no_hub(what))
     }
 
-    /// Notifies the service that this stream of this queue pair has ended, for whatever reason, and is closed.
+    /// Notifies the service that this stream of this queue pair has ended, for whatever reason, and is closed. A report: it does not wait,
+    /// and is not lost.
     fn stream_ended(&self, _qpn: Qpn, _number: u64) {}
 
-    /// Reports a packet whose key is not that of its queue pair, at a port of a device on a fabric.
+    /// Reports a packet whose key is not that of its queue pair, at a port of a device on a fabric. Does not wait. The report may be lost
+    /// if the service does not read.
     fn key_violation(&self, _port: u8, _violation: &KeyViolation) {}
 
-    /// Passes on a datagram that arrived here but belongs to another process.
+    /// Passes on a datagram that arrived here but belongs to another process. Does not wait. The datagram may be lost if the service does
+    /// not read.
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]);
 
     /// Returns the page of counters that the service shares; see [`crate::objects::counters`].
     fn counters(&self) -> &SharedMem;
 
-    /// Returns the descriptor that is readable when [`poll_event`](Self::poll_event) has an event.
+    /// Returns the descriptor that is readable when [`poll_event`](Self::poll_event) has an event, or reports to send.
     fn notify_fd(&self) -> BorrowedFd<'_>;
 
-    /// Returns the next event, if any, without blocking. Returns [`ControlError::Gone`] when the service is gone.
+    /// Returns the next event, if any, without blocking, and sends reports for which the service had no room before. Returns
+    /// [`ControlError::Gone`] when the service is gone.
     fn poll_event(&self) -> Result<Option<ControlEvent>, ControlError>;
 }

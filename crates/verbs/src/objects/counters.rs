@@ -133,6 +133,8 @@ counters! {
     TxNoLink = 48 => "tx_drop_no_link",
     /// Packets from a process of this host that were dropped because the port has no link.
     RxNoLink = 49 => "rx_drop_no_link",
+    /// Packets for other processes and reports of wrong keys that were dropped because the service did not read.
+    ReportsDropped = 50 => "reports_dropped",
     // Words 64 to 95 count the packets that InfiniBand wires drop, in the order of `IbDrop`, which increments them itself.
     /// Packets not sent over InfiniBand because the port was not active, or had no LID.
     IbTxInactive = 64 => "tx_drop_ib_inactive",

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rdmux_verbs::signals;
 
 /// Maximum number of threads at a time, and so of requests outstanding at the service.
-const MOST: usize = 16;
+pub(super) const MOST: usize = 16;
 /// Maximum number of jobs that may be queued. Further resolutions continue without ACM.
 const MAX_WAITING: usize = 64 * 1024;
 

@@ -251,17 +251,23 @@ impl Acm {
     }
 
     /// Makes the service invalidate a path that does not lead to its destination, and that an id has had since `since`. Until it has, this
-    /// process does not use the path. Does not block.
+    /// process does not use the path. Does not block. The service has until the timeout, as for a query that begins now; afterwards the
+    /// report is dropped, so that it delays no query that follows it.
     fn report(self: &Arc<Self>, path: Supplied, since: Instant) {
         let Supplied { to, way } = path;
         if !self.known.fail(way, since, Instant::now()) {
             return;
         }
-        let acm = Arc::clone(self);
+        let (acm, deadline) = (Arc::clone(self), self.deadline());
         let reports = self.may_answer()
             && self.helpers.run(move || {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    tracing::debug!(%to, "a path from ACM has failed, and its service is too slow to learn it");
+                    return;
+                }
                 // Only the owner may have entries invalidated, and those of files stay.
-                let flushed = acm.client.flush(Some(to), acm.settings.timeout);
+                let flushed = acm.client.flush(Some(to), left);
                 if flushed.as_ref().is_ok_and(|entries| *entries > 0) {
                     acm.known.renew(way, Instant::now());
                 }

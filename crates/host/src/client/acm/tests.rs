@@ -356,6 +356,38 @@ fn path_that_failed_is_reported_and_the_service_forgets_it() {
     assert_eq!(is_asked.recv(), Ok(Query::Flush(Some(question().to))));
 }
 
+/// Many reports in front of a query would otherwise delay it by a timeout each.
+#[test]
+fn report_that_waited_for_the_timeout_is_dropped() {
+    let folder = temp_dir();
+    let service = AcmService::start(folder.path(), |_| Step::Hang);
+    let acm = asks(&folder, SHORT);
+    // All threads are busy, and later only the first one is not.
+    let (begun, begins) = mpsc::channel();
+    let mut releases = Vec::new();
+    for _ in 0..helpers::MOST {
+        let (release, released) = mpsc::channel::<()>();
+        releases.push(release);
+        let begun = begun.clone();
+        acm.helpers.run(move || {
+            begun.send(()).unwrap();
+            let _ = released.recv();
+        });
+    }
+    begins.iter().take(helpers::MOST).for_each(drop);
+    acm.report(supplied(), Instant::now());
+    let (done, is_done) = mpsc::channel();
+    acm.helpers.run(move || done.send(()).unwrap());
+    let deadline = acm.deadline();
+    while Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    drop(releases.swap_remove(0));
+    is_done.recv().unwrap();
+    assert_eq!((service.connections(), service.questions()), (0, 0));
+    assert!(!acm.is_usable(&PathData { flags: PathData::WHOLE, record: record() }));
+}
+
 /// A starter whose program is a script, for the service at these places.
 fn starter(folder: &TempDir, places: &Places, script: &str) -> Starter {
     use std::os::unix::fs::PermissionsExt as _;

@@ -320,7 +320,7 @@ impl Core {
         let Some(owner) = self.slots.owner(local) else { return };
         for _ in 0..waiting {
             if let Found::Now(response, fds) = pair.map_or(NO_RING, |pair| self.ring_of(pair)) {
-                self.reply(owner, &Ok(response), &fds);
+                self.reply(owner, &Ok(response), fds);
             }
         }
     }
@@ -359,7 +359,7 @@ impl Core {
         let held = self.host_rings.held.extract_if(.., |(pair, ..)| *pair == id);
         for (_, client, offer, fds) in held.collect::<Vec<_>>() {
             if let Some(reply) = self.take_offer(client, offer, fds) {
-                self.reply(client, &Ok(reply.0), &reply.1);
+                self.reply(client, &Ok(reply.0), reply.1);
             }
         }
     }
