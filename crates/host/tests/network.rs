@@ -480,6 +480,36 @@ fn iwarp_listener_listens_again_when_its_removed_address_returns() {
     });
 }
 
+#[test]
+fn iwarp_wildcard_listens_at_each_new_address_as_soon_as_its_port_is_free() {
+    alone(|| {
+        ip("addr add 10.77.0.1/24 dev lo");
+        let host = Default::start();
+        let (client, channel) = process(&host.dir, DeviceKind::Iwarp);
+        let id = client.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0).unwrap();
+        client.bind_addr(id, at("0.0.0.0")).unwrap();
+        client.listen(id, 8).unwrap();
+        // Another program's, which is there before the address is.
+        let family = rustix::net::AddressFamily::INET;
+        let other = rustix::net::socket(family, rustix::net::SocketType::STREAM, None).unwrap();
+        rustix::net::sockopt::set_ip_freebind(&other, true).unwrap();
+        rustix::net::bind(&other, &at("10.77.0.2")).unwrap();
+        rustix::net::listen(&other, 1).unwrap();
+        for new in ["10.77.0.2/24", "10.77.0.3/24"] {
+            ip(&format!("addr add {new} dev lo"));
+            host.moved();
+        }
+        TcpStream::connect(at("10.77.0.3")).unwrap();
+        drop(other);
+        let since = Instant::now();
+        while let Err(e) = TcpStream::connect(at("10.77.0.2")) {
+            assert_eq!(e.raw_os_error(), Some(libc::ECONNREFUSED));
+            assert!(since.elapsed() < 20 * SECOND, "it is not tried again");
+            thread::yield_now();
+        }
+    });
+}
+
 /// Returns the next message of a host to a fabric that the test plays.
 fn received<T: serde::de::DeserializeOwned>(socket: &OwnedFd) -> T {
     common::wait_readable(socket);

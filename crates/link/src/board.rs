@@ -6,7 +6,7 @@
 //! A memfd of fixed size; only the part in use takes memory. Only the owner writes it; others map it for reading.
 //!
 //! ```text
-//! page 0   magic; number of hazards ever used; slots whose queue pairs are published
+//! page 0   magic; end of the process; number of hazards ever used; slots whose queue pairs are published
 //! page 1   hazards, one cache line each
 //! then     queue pairs, one cache line each, by the index of their slot and their number
 //! then     regions, one cache line each, by the index in their key
@@ -22,6 +22,12 @@
 //! ([`PeerBoard::wait_for_copies`]). Both sides have a full fence between the two steps, so at least one of them sees the other:
 //! after the wait, no process that saw the row still copies.
 //!
+//! # The end of a process
+//!
+//! The rows of a process are void once it has ended or has called execve(2), which the word for its end shows: the kernel marks it
+//! before the memory is replaced ([`EndMark`]). Others look at it before and after each copy
+//! ([`ProcessMemory::with_board`](crate::ProcessMemory::with_board)).
+//!
 //! # A hostile peer
 //!
 //! A peer's board is read once into private memory and checked. The peer can name any of its own memory, which harms only
@@ -29,6 +35,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
@@ -56,8 +63,12 @@ const BUSY: u64 = 1 << 16;
 /// Added to a hazard's word whenever it changes.
 const STEP: u64 = 1 << 32;
 
+/// Set by the kernel in the word for the end of a process (`FUTEX_OWNER_DIED`).
+const ENDED: u64 = libc::FUTEX_OWNER_DIED as u64;
+
 /// Offsets, in bytes.
 mod at {
+    pub(super) const PROCESS_END: usize = 8;
     pub(super) const USED_HAZARDS: usize = 64;
     pub(super) const SLOTS: usize = 128;
     pub(super) const HAZARDS: usize = super::PAGE;
@@ -126,6 +137,40 @@ pub struct Board {
 pub struct Hazard<'b> {
     word: &'b AtomicU64,
     busy: u64,
+}
+
+/// Makes the kernel mark a board when the process has ended or has called execve(2). Belongs to the thread that created it. When it is
+/// dropped, the kernel no longer does.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub struct EndMark {
+    _robust: crate::robust::Robust<EndWord>,
+}
+
+/// The word for the end of a board's process.
+#[cfg(not(loom))]
+#[derive(Debug)]
+struct EndWord(Arc<Board>);
+
+#[cfg(not(loom))]
+impl AsRef<AtomicU64> for EndWord {
+    fn as_ref(&self) -> &AtomicU64 {
+        self.0.map.word(at::PROCESS_END)
+    }
+}
+
+#[cfg(not(loom))]
+impl EndMark {
+    /// Makes the kernel mark a board at the end of the calling thread, which should be as long-lived as the process's queue pairs. Until
+    /// the mark is dropped, the thread must not have another one. It must lock no robust mutex (`pthread_mutexattr_setrobust(3)`):
+    /// other users of the mutex would not be told if the thread ended while it holds the mutex.
+    ///
+    /// # Errors
+    ///
+    /// Those of `set_robust_list(2)`.
+    pub fn new(board: Arc<Board>) -> io::Result<Self> {
+        crate::robust::Robust::register(EndWord(board)).map(|robust| Self { _robust: robust })
+    }
 }
 
 impl Board {
@@ -274,7 +319,19 @@ pub struct Stuck;
 /// Another process's board.
 #[derive(Debug)]
 pub struct PeerBoard {
-    map: ReadMapping,
+    map: Arc<ReadMapping>,
+}
+
+/// Shows whether the process of a board has ended or has called execve(2).
+#[derive(Debug)]
+pub(crate) struct ProcessEnd(Arc<ReadMapping>);
+
+impl ProcessEnd {
+    /// Returns whether the process is known to have ended or to have called execve(2). If it has no [`EndMark`], this is not known.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.load(at::PROCESS_END, Ordering::Acquire) & ENDED != 0
+    }
 }
 
 impl PeerBoard {
@@ -284,12 +341,22 @@ impl PeerBoard {
     ///
     /// `InvalidData` for anything else than a board; `ENOMEM`.
     pub fn map(fd: &OwnedFd) -> io::Result<Self> {
-        let map = ReadMapping::map(fd, at::END)?;
+        let map = Arc::new(ReadMapping::map(fd, at::END)?);
         if map.load(0, Ordering::Acquire) != MAGIC {
             let what = "not a board, or of another version";
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         Ok(Self { map })
+    }
+
+    /// Returns the part that shows the end of the process.
+    pub(crate) fn process_end(&self) -> ProcessEnd {
+        ProcessEnd(self.map.clone())
+    }
+
+    /// Returns whether the process has an [`EndMark`], or had one when it ended or called execve(2).
+    pub fn shows_end(&self) -> bool {
+        self.map.load(at::PROCESS_END, Ordering::Acquire) != 0
     }
 
     /// Returns whether a queue pair is published, and its row has not been rewritten since it had this sequence number.

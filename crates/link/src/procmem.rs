@@ -14,12 +14,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::board::{PeerBoard, ProcessEnd};
 use crate::wire::Piece;
 
 /// The reason why a copy failed, in whole or in part.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcMemError {
-    /// The process has ended.
+    /// The process has ended, or has called execve(2), if it has a board that shows that.
     #[error("process {pid} is gone")]
     Gone {
         /// The process.
@@ -114,6 +115,8 @@ pub struct ProcessMemory {
     pidfd: Option<OwnedFd>,
     /// Time when the process was last found alive, in ticks of the coarse clock.
     seen: AtomicI64,
+    /// Shows that the process has called execve(2), which its pidfd does not.
+    end: Option<ProcessEnd>,
 }
 
 impl ProcessMemory {
@@ -132,7 +135,7 @@ impl ProcessMemory {
         if i64::from(pid) == i64::from(std::process::id()) || thread.exists() {
             return Err(ProcMemError::OwnProcess { pid });
         }
-        Ok(Self { pid, pidfd, seen: AtomicI64::new(-1) })
+        Ok(Self { pid, pidfd, seen: AtomicI64::new(-1), end: None })
     }
 
     /// Creates a handle of the memory of a pidfd's process, which may have any ID here.
@@ -151,6 +154,14 @@ impl ProcessMemory {
         let info = std::fs::read_to_string(path).map_err(io)?;
         let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
         Self::new(pid.unwrap_or(0), Some(pidfd))
+    }
+
+    /// Makes copies fail as [`Gone`](ProcMemError::Gone) once the process has called execve(2), if its board has an
+    /// [`EndMark`](crate::board::EndMark). Only a write that has just begun then may still reach the new program.
+    #[must_use]
+    pub fn with_board(mut self, board: &PeerBoard) -> Self {
+        self.end = Some(board.process_end());
+        self
     }
 
     /// Returns the process ID.
@@ -313,15 +324,26 @@ impl ProcessMemory {
         fault: impl Fn(usize) -> ProcMemError,
     ) -> Result<(), ProcMemError> {
         match usize::try_from(copied) {
-            Ok(done) if done == len => Ok(()),
+            Ok(done) if done == len => self.is_still_it(),
             Ok(done) => Err(fault(done)),
             Err(_) => Err(self.failed(fault(0))),
         }
     }
 
-    /// Returns an error if the process is known to have ended. Checks it once in each tick of the coarse clock, some
+    /// Returns an error if the process has called execve(2), as its board shows: the memory is that of another program. Checked before
+    /// a copy, and after it, since the process may have called it meanwhile.
+    #[inline]
+    fn is_still_it(&self) -> Result<(), ProcMemError> {
+        match &self.end {
+            Some(end) if end.is_over() => Err(ProcMemError::Gone { pid: self.pid }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns an error if the process is known to have ended, or its memory to be another program's. Checks the former once in each tick of the coarse clock, some
     /// milliseconds: no kernel allocates all its process IDs in that time, and none is reused before.
     fn look_for_it(&self) -> Result<(), ProcMemError> {
+        self.is_still_it()?;
         let now = clock_gettime(ClockId::MonotonicCoarse);
         let tick = now.tv_sec * 1000 + now.tv_nsec / 1_000_000;
         if self.seen.load(Ordering::Relaxed) == tick {
@@ -375,6 +397,6 @@ impl ProcessMemory {
                 Err(_) => return Err(self.failed(fault(done))),
             }
         }
-        Ok(())
+        self.is_still_it()
     }
 }

@@ -142,7 +142,7 @@ fn icrc_covers_the_ipv4_identification_of_each_gso_segment() {
             batch.push(&port, &to, &frame).unwrap();
         }
         assert_eq!(batch.flush(&port).unwrap().packets, 20);
-        assert!(port.segments(), "segmentation was refused");
+        assert!(port.segments(to.addr), "segmentation was refused");
         for i in 0..20u16 {
             let (ip, udp, packet) = next_packet(&mut capture);
             assert_eq!(ip[4..6], i.to_be_bytes(), "the Identification of segment {i}");
@@ -177,7 +177,7 @@ fn packet_above_the_path_mtu_fails_as_too_large() {
                 matches!(fail, TxFail::TooLarge { len: 2064, lost, .. } if lost == count),
                 "{fail}"
             );
-            assert!(batch.is_empty() && port.segments());
+            assert!(batch.is_empty() && port.segments(to.addr));
         }
     });
 }

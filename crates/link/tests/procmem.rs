@@ -4,11 +4,17 @@
 #![expect(clippy::cast_possible_truncation, reason = "patterns of bytes")]
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, mpsc};
 
-use rdmux_link::{Piece, ProcMemError, ProcessMemory};
+use rdmux_link::board::EndMark;
+use rdmux_link::procmem::Range;
+use rdmux_link::{Board, PeerBoard, Piece, ProcMemError, ProcessMemory};
 
 const ROLE: &str = "RDMUX_TEST_PROCMEM_TARGET";
+const EXEC_ROLE: &str = "RDMUX_TEST_PROCMEM_EXEC";
 const NAMESPACE_ROLE: &str = "RDMUX_TEST_PROCMEM_NAMESPACE";
 
 /// The target: prints the address of its buffer, waits for a line, prints the buffer's contents.
@@ -35,9 +41,13 @@ struct Target {
 
 impl Target {
     fn spawn() -> (Self, u64) {
+        Self::spawn_as("target", ROLE)
+    }
+
+    fn spawn_as(test: &str, role: &str) -> (Self, u64) {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "target", "--nocapture"])
-            .env(ROLE, "1")
+            .args(["--exact", test, "--nocapture"])
+            .env(role, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -225,5 +235,75 @@ fn process_that_ended_is_gone_for_every_copy_even_if_another_has_its_id() {
     for _ in 0..1000 {
         let written = memory.write(addr, &[0xff]);
         assert!(matches!(written, Err(ProcMemError::Gone { .. })), "{written:?}");
+    }
+}
+
+/// Not a test: the role of a process with a board that becomes a [`target`].
+#[test]
+fn role_of_a_process_that_calls_execve() {
+    if std::env::var_os(EXEC_ROLE).is_none() {
+        return;
+    }
+    let board = Arc::new(Board::create().unwrap());
+    let of_thread = board.clone();
+    let (ready, marked) = mpsc::channel();
+    // It ends when the kernel ends it.
+    std::thread::spawn(move || {
+        let _mark = EndMark::new(of_thread).unwrap();
+        ready.send(()).unwrap();
+        loop {
+            std::thread::park();
+        }
+    });
+    marked.recv().unwrap();
+    let bytes = std::hint::black_box([7_u8; 8]);
+    println!("\nADDR {:#x}", bytes.as_ptr() as usize);
+    println!("\nBOARD {}", board.fd().as_raw_fd());
+    std::io::stdout().flush().unwrap();
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    let program = std::env::current_exe().unwrap();
+    let error = Command::new(program)
+        .args(["--exact", "target", "--nocapture"])
+        .env_remove(EXEC_ROLE)
+        .env(ROLE, "1")
+        .exec();
+    panic!("{error}");
+}
+
+#[test]
+fn memory_of_a_process_that_called_execve_is_gone() {
+    let (mut child, addr) = Target::spawn_as("role_of_a_process_that_calls_execve", EXEC_ROLE);
+    let path = format!("/proc/{}/fd/{}", child.pid(), child.expect("BOARD "));
+    let board = PeerBoard::map(&std::fs::File::open(path).unwrap().into()).unwrap();
+    assert!(board.shows_end());
+    let memory = ProcessMemory::new(child.pid(), Some(pidfd(child.pid()))).unwrap();
+    let memory = memory.with_board(&board);
+    let mut bytes = [0; 8];
+    match memory.read(addr, &mut bytes) {
+        Err(ProcMemError::Refused { .. }) => {
+            return println!("SKIPPED: the kernel does not let us read our child's memory");
+        }
+        other => other.unwrap(),
+    }
+    assert_eq!(bytes, [7; 8]);
+    memory.write(addr, &bytes).unwrap();
+
+    child.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    let addr = u64::from_str_radix(&child.expect("ADDR 0x"), 16).unwrap();
+    assert!(!memory.is_gone(), "the process still exists");
+    let piece = Piece::new(bytes.as_ptr(), bytes.len());
+    let range = Range { va: addr, len: 8 };
+    // SAFETY: nothing is written to `bytes`, since the copies fail.
+    let outcomes = unsafe {
+        [
+            memory.read(addr, &mut [0; 8]),
+            memory.write(addr, &bytes),
+            memory.write_pieces(addr, &[piece]),
+            memory.read_pieces(addr, &[piece]),
+            memory.read_ranges(&[range], &[piece]),
+        ]
+    };
+    for outcome in outcomes {
+        assert!(matches!(outcome, Err(ProcMemError::Gone { .. })), "{outcome:?}");
     }
 }

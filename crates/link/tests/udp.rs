@@ -119,7 +119,7 @@ fn gso_batch_arrives_intact_at_its_slot() {
     assert_eq!(batch.push(&p.sender, &p.to, &frame), Err(PushError::Full));
     let sent = batch.flush(&p.sender).unwrap();
     assert_eq!(sent, Flushed { packets: 15, bytes: 15 * (12 + 4096 + 4) });
-    assert!(p.sender.segments());
+    assert!(p.sender.segments(p.to.addr));
     let got = receive(&port, 15);
     for (i, (qpn, psn, len, check, index)) in got.into_iter().enumerate() {
         assert_eq!((qpn, psn as usize, len), (0x2007, i, 12 + 4096 + 4));

@@ -434,6 +434,7 @@ impl Core {
             self.manager.handle_timeout(now, &mut self.outbox);
         }
         self.close_unused(now);
+        self.retry_listening(now);
         self.close_all_lingering(now);
         self.resend_mads(now);
         self.poll_neighbours(now);

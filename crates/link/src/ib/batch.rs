@@ -268,17 +268,24 @@ impl Batch {
     /// `WouldBlock` while the socket is full; all packets are kept.
     pub(super) fn flush(&mut self, port: &impl Outlet, numbers: &Numbers) -> io::Result<Outcome> {
         let mut outcome = Outcome::default();
-        let Some((segment, end)) = self.extent() else { return Ok(outcome) };
-        let failed = if self.datagrams > 1 && !port.segments() {
-            Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
-        } else {
-            self.send(port, segment, 0..end)
+        let (Some((segment, end)), Some(to)) = (self.extent(), self.zerocopy_dest()) else {
+            return Ok(outcome);
         };
+        let several = self.datagrams > 1;
+        if several && !port.segments(to.addr) {
+            self.send_singly(port, numbers, &mut outcome);
+            self.clear();
+            return Ok(outcome);
+        }
+        let failed = self.send(port, segment, 0..end);
         match failed.map_err(|error| (error.raw_os_error(), error)) {
             Ok(()) => outcome.sent = self.contents(),
             Err((Some(libc::EAGAIN), error)) => return Err(error),
             Err((Some(libc::EMSGSIZE | libc::EINVAL | libc::EIO | libc::EOPNOTSUPP), _)) => {
                 self.send_singly(port, numbers, &mut outcome);
+                if several && outcome.narrowed.is_none() && outcome.refused == 0 {
+                    port.refuse_segments(to.addr);
+                }
             }
             Err(_) => outcome.refused = self.packets.len() as u64,
         }
@@ -324,10 +331,9 @@ impl Batch {
         port.send(name, segment, bytes)
     }
 
-    /// Sends one datagram at a time, after the kernel refused several at once: it does not segment here, or they exceed the path
+    /// Sends one datagram at a time, because the kernel refuses several at once: it does not segment here, or they exceed the path
     /// MTU.
     fn send_singly(&mut self, port: &impl Outlet, numbers: &Numbers, outcome: &mut Outcome) {
-        let several = self.datagrams > 1;
         let mut whole = std::mem::take(&mut self.whole);
         for i in 0..self.packets.len() {
             let (start, shape) = self.packets[i];
@@ -341,9 +347,6 @@ impl Batch {
             }
         }
         self.whole = whole;
-        if several && outcome.narrowed.is_none() && outcome.refused == 0 {
-            port.refuse_segments();
-        }
     }
 
     /// Reassembles a packet from its parts.

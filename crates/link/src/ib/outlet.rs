@@ -40,11 +40,11 @@ pub trait Outlet {
     /// Returns the source address of the datagrams, at which this host also receives them.
     fn local_addr(&self) -> SocketAddr;
 
-    /// Returns whether one call may carry several datagrams.
-    fn segments(&self) -> bool;
+    /// Returns whether one call may carry several datagrams to an address.
+    fn segments(&self, to: SocketAddr) -> bool;
 
-    /// Records that no call may, because one has failed.
-    fn refuse_segments(&self);
+    /// Records that a call with several datagrams to an address has failed, though they can be sent one at a time.
+    fn refuse_segments(&self, to: SocketAddr);
 
     /// Sends `bytes` as datagrams of `segment` bytes each; the last one may be shorter.
     ///
@@ -71,12 +71,12 @@ impl Outlet for UdpPort {
         UdpPort::local_addr(self)
     }
 
-    fn segments(&self) -> bool {
-        UdpPort::segments(self)
+    fn segments(&self, to: SocketAddr) -> bool {
+        UdpPort::segments(self, to)
     }
 
-    fn refuse_segments(&self) {
-        UdpPort::refuse_segments(self);
+    fn refuse_segments(&self, to: SocketAddr) {
+        UdpPort::refuse_segments(self, to);
     }
 
     fn send(&self, to: &Name, segment: usize, bytes: &[u8]) -> io::Result<()> {
@@ -92,11 +92,11 @@ impl Outlet for UdpPort {
         bytes: &[u8],
         buf: &mut ZeroCopyBuf,
     ) -> Option<io::Result<()>> {
-        if !self.supports_zerocopy() {
+        if !self.supports_zerocopy(to.addr) {
             return None;
         }
         let sent = UdpPort::send_zerocopy(self, &to.name, bytes, &segmented(segment), buf);
-        Some(sent.inspect_err(|error| self.zerocopy_refused(error)))
+        Some(sent.inspect_err(|error| self.zerocopy_refused(to.addr, error)))
     }
 }
 

@@ -13,6 +13,7 @@ use super::*;
 use crate::guarded::Unmapped;
 use crate::routes::{OwnPort, PKEYS, Peer, PeerId, RouteTable, RouteView, Way};
 use crate::rows::{Counted, RowReader, Rows};
+use crate::sys;
 use crate::udp::{GroupOptions, UdpGroup, ZeroCopyPool};
 use crate::wire::{
     Arrivals, Flushed, Frame, Gathering, IbRoute, LinkError, Payload, Piece, Trailer, TxFail, Wire,
@@ -271,7 +272,7 @@ fn zerocopy_packets_arrive_intact() {
         let sent = long(&a, 100 * round);
         let tx = &mut *a.tx.borrow_mut();
         let mut buf = pool.take(a.wire.zerocopy_dest(tx).unwrap()).unwrap();
-        assert!(a.wire.supports_zerocopy() && a.wire.bytes(tx) > 15 * 4096);
+        assert!(a.wire.supports_zerocopy(tx) && a.wire.bytes(tx) > 15 * 4096);
         let (taken, flushed) = a.wire.flush_zerocopy(tx, &mut buf);
         assert!(taken);
         assert_eq!(flushed.unwrap().packets, 15);
@@ -411,7 +412,7 @@ fn discovered_smaller_path_mtu_is_used_for_later_packets() {
         let found = a.routes.room(to);
         assert_eq!(found.min(8936), room, "{mtu}");
     }
-    assert!(a.wire.port().segments(), "that the path is narrow is no reason to send singly");
+    assert!(a.wire.port().segments(to), "that the path is narrow is no reason to send singly");
     // Not even the smallest part fits there.
     a.tx.borrow_mut().batch.pretended = Some(100);
     a.send(&local(0x20), &Sent::new(1, 4096)).unwrap();
@@ -421,11 +422,27 @@ fn discovered_smaller_path_mtu_is_used_for_later_packets() {
 #[test]
 fn datagrams_are_sent_singly_without_gso() {
     let (a, mut b) = pair(227);
-    a.wire.port().refuse_segments();
+    let to = b.group.local_addr();
+    // The kernel segments no message of a socket that computes no checksums.
+    let set = |value| sys::set_int(a.wire.port(), libc::SOL_SOCKET, libc::SO_NO_CHECK, value);
     let sent: Vec<_> = (0..5).map(|psn| Sent::new(psn, 1000)).collect();
-    sent.iter().for_each(|sent| a.send(&local(0x20), sent).unwrap());
-    assert_eq!(a.flush().packets, 5);
-    assert!(b.expect(5).iter().zip(&sent).all(|((bytes, _), sent)| *bytes == sent.bytes()));
+    let mut exchange = || {
+        sent.iter().for_each(|sent| a.send(&local(0x20), sent).unwrap());
+        assert_eq!(a.flush().packets, 5);
+        assert!(b.expect(5).iter().zip(&sent).all(|((bytes, _), sent)| *bytes == sent.bytes()));
+    };
+    set(1).unwrap();
+    exchange();
+    set(0).unwrap();
+    let (ours, others) = (a.wire.port(), SocketAddr::from(([127, 77, 99, 1], 4791)));
+    assert!(!ours.segments(to) && !ours.supports_zerocopy(to));
+    assert!(ours.segments(others) && ours.supports_zerocopy(others));
+    // What was refused is not tried for a while, but not forever.
+    let refused = (0..10_000).take_while(|_| {
+        exchange();
+        !ours.segments(to)
+    });
+    assert!((1..9_999).contains(&refused.count()));
 }
 
 #[test]

@@ -235,8 +235,8 @@ impl Gathering for IbWire {
         tx.batch.bytes()
     }
 
-    fn supports_zerocopy(&self) -> bool {
-        self.port.supports_zerocopy()
+    fn supports_zerocopy(&self, tx: &Sender) -> bool {
+        tx.batch.zerocopy_dest().is_some_and(|to| self.port.supports_zerocopy(to.addr))
     }
 
     fn zerocopy_dest(&self, tx: &Sender) -> Option<ZeroCopyDest> {

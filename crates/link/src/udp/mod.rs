@@ -9,6 +9,7 @@
 //! - [`tx`]: sending, with packets gathered into one system call
 //! - [`zerocopy`]: zero-copy transmission
 //! - [`rx`]: receiving, with many packets per system call
+//! - `refusals`: destinations to which the kernel refuses a kind of sending
 //! - `control`: control messages, and `checksum`: the ICRC over UDP
 //!
 //! # The IPv4 Identification
@@ -28,6 +29,7 @@ pub mod zerocopy;
 
 pub(crate) mod checksum;
 pub(crate) mod control;
+mod refusals;
 mod steer;
 
 pub use checksum::IcrcCheck;

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockAddr;
 
 use super::control::ControlBuf;
+use super::refusals::Refusals;
 use super::rx::RxBatch;
 use super::tx::{PushError, TxBatch};
 use super::zerocopy::{self, Pipe, ZeroCopyBuf, ZeroCopyDest};
@@ -21,8 +22,10 @@ use crate::wire::{Ends, Flushed, Frame, Gathering, LinkCaps, LinkError, TxFail, 
 pub struct UdpPort {
     fd: OwnedFd,
     local: SocketAddr,
-    segments: AtomicBool,
-    zerocopy: AtomicBool,
+    /// Destinations to which no call may carry several packets.
+    unsegmented: Refusals,
+    /// Destinations to which nothing may be sent zero-copy.
+    copied: Refusals,
     /// The number of messages that the next receive requests.
     ask: AtomicUsize,
     /// Whether the last receive returned as many messages as it requested.
@@ -43,10 +46,12 @@ impl UdpPort {
         let local = SocketAddr::try_from(name).map_err(|_| io::ErrorKind::InvalidInput)?;
         // An earlier owner of the socket may have ended in the middle of a message.
         zerocopy::uncork(&fd)?;
-        let zerocopy = AtomicBool::new(local.ip().is_loopback());
-        let (segments, full) = (AtomicBool::new(true), AtomicBool::new(false));
-        let (ask, pipe) = (AtomicUsize::new(1), RwLock::default());
-        Ok(Self { fd, local, segments, zerocopy, ask, full, pipe })
+        let (unsegmented, copied) = (Refusals::default(), Refusals::default());
+        if !local.ip().is_loopback() {
+            copied.add_all();
+        }
+        let (ask, full, pipe) = (AtomicUsize::new(1), AtomicBool::new(false), RwLock::default());
+        Ok(Self { fd, local, unsegmented, copied, ask, full, pipe })
     }
 
     /// Returns the number of messages that the next receive requests.
@@ -98,22 +103,27 @@ impl UdpPort {
         bytes.ok().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or_default()
     }
 
-    /// Returns whether one system call may carry several packets. True until the kernel refuses it.
-    pub fn segments(&self) -> bool {
-        self.segments.load(Ordering::Relaxed)
+    /// Returns whether one system call may carry several packets to a destination. If the kernel has refused that, it is tried again
+    /// after several thousand calls.
+    #[inline]
+    pub fn segments(&self, to: SocketAddr) -> bool {
+        !self.unsegmented.has(to)
     }
 
-    /// Returns whether long messages may be sent zero-copy: if the receiver is on the same machine, and copies from the sender's
-    /// pages.
-    pub fn supports_zerocopy(&self) -> bool {
-        self.zerocopy.load(Ordering::Relaxed) && self.segments()
+    /// Returns whether long messages to a destination may be sent zero-copy: if the receiver is on the same machine, and copies from
+    /// the sender's pages. If the kernel has refused that, it is tried again after several thousand calls.
+    pub fn supports_zerocopy(&self, to: SocketAddr) -> bool {
+        !self.copied.has(to) && self.segments(to)
     }
 
-    /// Records a failed zero-copy send. Zero-copy is disabled if the kernel does not support it on this socket's path.
-    pub(crate) fn zerocopy_refused(&self, error: &io::Error) {
-        // No room now, or one page too many (`zerocopy`): the next one may succeed.
-        if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EMSGSIZE)) {
-            self.zerocopy.store(false, Ordering::Relaxed);
+    /// Records a failed zero-copy send. Zero-copy is disabled for the destination if the kernel has refused it, and for all if the
+    /// kernel cannot send that way.
+    pub(crate) fn zerocopy_refused(&self, to: SocketAddr, error: &io::Error) {
+        match error.raw_os_error() {
+            // No room now, or one page too many (`zerocopy`): the next one may succeed.
+            Some(libc::EAGAIN | libc::EMSGSIZE) => {}
+            Some(_) => self.copied.add(to),
+            None => self.copied.add_all(),
         }
     }
 
@@ -140,9 +150,13 @@ impl UdpPort {
         zerocopy::send(&self.fd, &mut pipe, name, control, bytes, buf)
     }
 
-    /// Records that the kernel refuses to segment on this socket's path.
-    pub(crate) fn refuse_segments(&self) {
-        self.segments.store(false, Ordering::Relaxed);
+    /// Records that the kernel has refused to segment a message to a destination, for example because IPsec protects the path. If
+    /// the kernel does not have the option at all, it refuses that to all.
+    pub(crate) fn refuse_segments(&self, to: SocketAddr) {
+        match sys::get_int(&self.fd, libc::SOL_UDP, libc::UDP_SEGMENT) {
+            Ok(_) => self.unsegmented.add(to),
+            Err(_) => self.unsegmented.add_all(),
+        }
     }
 }
 
@@ -223,8 +237,8 @@ impl Gathering for UdpPort {
         tx.bytes()
     }
 
-    fn supports_zerocopy(&self) -> bool {
-        self.supports_zerocopy()
+    fn supports_zerocopy(&self, tx: &TxBatch) -> bool {
+        tx.zerocopy_dest().is_some_and(|to| self.supports_zerocopy(to.addr))
     }
 
     fn zerocopy_dest(&self, tx: &TxBatch) -> Option<ZeroCopyDest> {

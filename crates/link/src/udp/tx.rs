@@ -183,10 +183,8 @@ impl TxBatch {
     ///
     /// [`TxFail`], which has the numbers of packets sent, kept and lost.
     pub fn flush(&mut self, port: &UdpPort) -> Result<Flushed, TxFail> {
-        if self.packets.is_empty() {
-            return Ok(Flushed::default());
-        }
-        if self.packets.len() == 1 || !self.numbered || !port.segments() {
+        let Some(to) = self.zerocopy_dest() else { return Ok(Flushed::default()) };
+        if self.packets.len() == 1 || !self.numbered || !port.segments(to.addr) {
             self.renumber(port);
             return self.flush_singly(port);
         }
@@ -205,7 +203,7 @@ impl TxBatch {
                     self.renumber(port);
                     let outcome = self.flush_singly(port);
                     if outcome.is_ok() {
-                        port.refuse_segments();
+                        port.refuse_segments(to.addr);
                     }
                     outcome
                 }
@@ -229,9 +227,10 @@ impl TxBatch {
         port: &UdpPort,
         buf: &mut ZeroCopyBuf,
     ) -> (bool, Result<Flushed, TxFail>) {
-        if self.packets.len() < 2 || !self.numbered || !port.supports_zerocopy() {
+        let several = self.zerocopy_dest().filter(|_| self.packets.len() > 1 && self.numbered);
+        let Some(to) = several.filter(|to| port.supports_zerocopy(to.addr)) else {
             return (false, self.flush(port));
-        }
+        };
         match self.send_segmented(port, Some(buf)) {
             Ok(()) => {
                 let sent = Flushed { packets: self.packets.len(), bytes: self.bytes };
@@ -239,7 +238,7 @@ impl TxBatch {
                 (true, Ok(sent))
             }
             Err(e) => {
-                port.zerocopy_refused(&e);
+                port.zerocopy_refused(to.addr, &e);
                 // Some packets may have been sent; the receiver then gets them twice.
                 (true, self.flush(port))
             }
@@ -269,7 +268,7 @@ impl TxBatch {
 
     fn begin(&mut self, port: &UdpPort, to: &Destination) {
         self.to = Some(To { destination: *to, name: SockAddr::from(to.addr) });
-        self.numbered = port.segments();
+        self.numbered = port.segments(to.addr);
     }
 
     fn send_segmented(&mut self, port: &UdpPort, buf: Option<&mut ZeroCopyBuf>) -> io::Result<()> {

@@ -86,8 +86,8 @@ pub trait Gathering: Wire {
     /// Returns the length of the gathered packets in bytes.
     fn bytes(&self, tx: &Self::Tx) -> usize;
 
-    /// Returns whether packets may be sent zero-copy.
-    fn supports_zerocopy(&self) -> bool;
+    /// Returns whether the gathered packets may be sent zero-copy.
+    fn supports_zerocopy(&self, tx: &Self::Tx) -> bool;
 
     /// Returns the destination socket of the gathered packets. None if there are none.
     fn zerocopy_dest(&self, tx: &Self::Tx) -> Option<ZeroCopyDest>;

@@ -40,11 +40,11 @@ impl Outlet for Outbox {
     }
 
     // Whether it can is found out by trying.
-    fn segments(&self) -> bool {
+    fn segments(&self, _to: SocketAddr) -> bool {
         true
     }
 
-    fn refuse_segments(&self) {}
+    fn refuse_segments(&self, _to: SocketAddr) {}
 
     fn send(&self, to: &Name, segment: usize, bytes: &[u8]) -> io::Result<()> {
         let several = bytes.len() > segment;

@@ -6,10 +6,11 @@
 //! thread polls, it busy-polls briefly before it sleeps again.
 
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 use rdmux_link::Usage;
+use rdmux_link::board::EndMark;
 use rdmux_link::spin_wait::Slices;
 use rdmux_transport::Time;
 
@@ -84,11 +85,24 @@ impl Engine {
         if device.engine().driven {
             return Ok(());
         }
-        let weak = Arc::downgrade(device);
+        let (weak, board) = (Arc::downgrade(device), device.reaches().board().cloned());
+        let (ready, is_ready) = mpsc::channel::<()>();
         let thread = std::thread::Builder::new().name("rdmux".into());
-        rdmux_link::signals::with_blocked(|| thread.spawn(move || run(&weak)))
-            .map(drop)
-            .map_err(VerbsError::os("start the device's thread"))
+        let run = move || {
+            // No other thread lives as long as the queue pairs. It runs no code of the program, except a subscriber to its events and
+            // wires and drivers of the program's own, which have no reason to lock a robust mutex.
+            let mark = board.map(EndMark::new).transpose();
+            let _mark = mark.inspect_err(
+                |error| tracing::debug!(%error, "peers cannot see whether this process has called execve(2)"),
+            );
+            drop(ready);
+            run(&weak);
+        };
+        rdmux_link::signals::with_blocked(|| thread.spawn(run))
+            .map_err(VerbsError::os("start the device's thread"))?;
+        // Peers may copy as soon as a queue pair is connected. The sender is dropped without a message.
+        let _ = is_ready.recv();
+        Ok(())
     }
 }
 
@@ -202,6 +216,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use rdmux_link::PeerBoard;
     use rdmux_transport::attr::QpType;
     use rdmux_transport::wr::{Completion, SendOp, WcStatus};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -285,6 +300,17 @@ mod tests {
         assert!(!at(24, 300, used(3, 1)), "and sleeps of its own accord");
         assert!(at(25, 400, used(4, 1)));
         assert!(!at(26, 400, used(5, 2)), "and computes");
+    }
+
+    #[test]
+    fn device_thread_makes_the_kernel_mark_the_board_at_the_end_of_the_process() {
+        let (device, control) = Lab::new(true).process_with_board("127.77.208.8");
+        let board = PeerBoard::map(device.reaches().board().unwrap().fd()).unwrap();
+        assert!(board.shows_end());
+        drop((device, control));
+        while board.shows_end() {
+            std::thread::yield_now();
+        }
     }
 
     /// A program thread that took the message from the ring may never poll again.

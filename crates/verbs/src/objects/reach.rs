@@ -49,8 +49,9 @@ pub(crate) struct Reach {
 
 impl Reach {
     fn open(slot: u16, own: u16, fds: ReachFds) -> std::io::Result<Self> {
-        let memory = ProcessMemory::of_pidfd(fds.pidfd).map_err(std::io::Error::other)?;
         let board = PeerBoard::map(&fds.board)?;
+        let memory = ProcessMemory::of_pidfd(fds.pidfd).map_err(std::io::Error::other)?;
+        let memory = memory.with_board(&board);
         let [refused, stuck, left] = [const { AtomicBool::new(false) }; 3];
         Ok(Self { slot, own, board, memory, refused, stuck, left })
     }
@@ -148,8 +149,8 @@ impl Reaches {
     }
 
     /// Returns this process's board, if others may access its memory.
-    pub(crate) fn board(&self) -> Option<&Board> {
-        self.board.as_deref()
+    pub(crate) fn board(&self) -> Option<&Arc<Board>> {
+        self.board.as_ref()
     }
 
     /// Adds a process with mutual memory access. `slot` is the number by which this process knows it, `own` the number by which it

@@ -55,13 +55,67 @@ fn packets_are_sent_singly_without_gso() {
     let mut batch = TxBatch::new();
     // Refused between push and flush, as if by another thread.
     fill(&mut batch, &tx, &to, 5);
-    tx.refuse_segments();
+    tx.refuse_segments(to.addr);
     assert_eq!(batch.flush(&tx).unwrap().packets, 5);
     expect_single(&rx, 0, 5);
     // Known from the start.
     fill(&mut batch, &tx, &to, 7);
     assert_eq!(batch.flush(&tx).unwrap().packets, 7);
     expect_single(&rx, 0, 7);
+}
+
+/// The kernel segments no message of a socket that computes no checksums, as it segments none that IPsec protects.
+fn set_checksums(port: &UdpPort, on: bool) {
+    sys::set_int(port, libc::SOL_SOCKET, libc::SO_NO_CHECK, (!on).into()).unwrap();
+}
+
+#[test]
+fn refusal_of_one_destination_leaves_others_segmentation_and_zerocopy() {
+    let (rx, tx, to, _groups) = ports(17);
+    let (other_rx, _, other, _other_groups) = ports(19);
+    let pool = Arc::new(ZeroCopyPool::new(2).unwrap());
+    let (mut batch, mut came) = (TxBatch::new(), RxBatch::new(2));
+    let flush_zerocopy = |batch: &mut TxBatch, mark| {
+        let mut buf = pool.take(batch.zerocopy_dest().unwrap()).unwrap();
+        let (taken, flushed) = batch.flush_zerocopy(&tx, &mut buf);
+        assert_eq!(flushed.unwrap().packets, 5, "{mark}");
+        buf.recycle();
+        taken
+    };
+    set_checksums(&tx, false);
+    fill_long(&mut batch, &tx, &to, 5, 1);
+    assert!(flush_zerocopy(&mut batch, 1), "the kernel was asked");
+    expect_long(&rx, &mut came, 5, 1);
+    assert!(!tx.segments(to.addr) && !tx.supports_zerocopy(to.addr));
+    fill(&mut batch, &tx, &to, 5);
+    assert_eq!(batch.flush(&tx).unwrap().packets, 5);
+    expect_single(&rx, 0, 5);
+
+    set_checksums(&tx, true);
+    assert!(tx.segments(other.addr) && tx.supports_zerocopy(other.addr));
+    fill_long(&mut batch, &tx, &other, 5, 2);
+    assert!(flush_zerocopy(&mut batch, 2));
+    expect_long(&other_rx, &mut came, 5, 2);
+    fill_long(&mut batch, &tx, &to, 5, 3);
+    assert!(!flush_zerocopy(&mut batch, 3), "this is the one that was refused");
+    expect_long(&rx, &mut came, 5, 3);
+}
+
+#[test]
+fn segmentation_is_tried_again_after_many_batches() {
+    let (rx, tx, to, _groups) = ports(21);
+    let (mut batch, mut came) = (TxBatch::new(), RxBatch::new(2));
+    tx.refuse_segments(to.addr);
+    let mut send = || {
+        fill_long(&mut batch, &tx, &to, 2, 1);
+        let numbered = batch.numbered;
+        assert_eq!(batch.flush(&tx).unwrap().packets, 2);
+        expect_long(&rx, &mut came, 2, 1);
+        numbered
+    };
+    assert!(!send());
+    assert!((0..10_000).any(|_| send()), "it is never tried");
+    assert!(tx.segments(to.addr));
 }
 
 #[test]
@@ -145,7 +199,7 @@ fn zerocopy_bytes_arrive_as_if_copied() {
 fn zerocopy_flush_copies_if_zerocopy_is_refused() {
     let (rx, tx, to, _groups) = ports(11);
     let (mut batch, mut came) = (TxBatch::new(), RxBatch::new(2));
-    tx.zerocopy_refused(&io::ErrorKind::Unsupported.into());
+    tx.zerocopy_refused(to.addr, &io::ErrorKind::Unsupported.into());
     assert_eq!(batch.zerocopy_dest(), None);
     fill_long(&mut batch, &tx, &to, 15, 1);
     let zerocopy_dest = batch.zerocopy_dest().unwrap();

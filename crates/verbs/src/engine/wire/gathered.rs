@@ -86,7 +86,7 @@ fn flush<W: Gathering>(
         return;
     }
     let buf = zerocopy.and_then(|zerocopy| {
-        let buf = if wire.supports_zerocopy() {
+        let buf = if wire.supports_zerocopy(tx) {
             let to = wire.zerocopy_dest(tx)?;
             zerocopy.take(&device.engine().wires.zerocopy_pool, to, wire.bytes(tx))
         } else {

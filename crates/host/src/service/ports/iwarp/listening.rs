@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rdmux_cm::error::Command;
 use rdmux_cm::id::LISTEN_GRACE;
@@ -24,6 +25,10 @@ use crate::service::poller::{Interest, Token};
 /// Peers accepted from a listening socket before other sources get their turn.
 const ACCEPTS: usize = 64;
 
+/// Pauses before a listener's sockets that could not be opened are tried again: the first one, and the longest. Each is twice as long as
+/// the one before, until the host's addresses change.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
 /// All listening sockets.
 #[derive(Debug)]
 pub(in crate::service) struct AllListening {
@@ -31,6 +36,8 @@ pub(in crate::service) struct AllListening {
     /// All listeners. Their sockets follow the host's addresses.
     listeners: BTreeMap<IdHandle, StreamListener>,
     last: u64,
+    /// When sockets that could not be opened are tried again, and the pause before.
+    retry: Option<(Time, Duration)>,
     /// A spare descriptor, closed when none is left to accept with.
     reserve: Option<File>,
 }
@@ -57,13 +64,15 @@ impl AllListening {
             sockets: BTreeMap::new(),
             listeners: BTreeMap::new(),
             last: 0,
+            retry: None,
             reserve: open_reserve(),
         }
     }
 
-    /// Returns when a socket without a listener must be closed.
+    /// Returns when a socket without a listener must be closed, or one that could not be opened is tried again.
     pub(in crate::service) fn poll_timeout(&self) -> Option<Time> {
-        self.sockets.values().filter_map(|l| l.until).min()
+        let retry = self.retry.map(|(at, _)| at);
+        self.sockets.values().filter_map(|l| l.until).chain(retry).min()
     }
 }
 
@@ -139,31 +148,36 @@ impl Core {
         listening
     }
 
-    /// Opens the listener's sockets that are missing.
+    /// Opens the listener's sockets that are missing. After an error at one address, the others are opened nevertheless.
     fn open_listening(&mut self, id: IdHandle, wanted: &StreamListener) -> io::Result<()> {
         self.streams.listening.listeners.insert(id, *wanted);
-        let client = self.client_of(id);
+        let mut outcome = Ok(());
         for at in self.listening_addresses(wanted) {
-            let share = || self.stream_share(Some(id));
-            let there = self.streams.listening.sockets.iter().find(|(_, l)| l.at == at);
-            match there.map(|(&number, l)| (number, l.owner)) {
-                Some((_, owner)) if owner == Some(id) => {}
-                // Its last listener has just ended.
-                Some((number, None)) => {
-                    let share = share()?;
-                    if let Some(l) = self.streams.listening.sockets.get_mut(&number) {
-                        (l.owner, l.client, l.until) = (Some(id), client, None);
-                        l.share = share;
-                    }
+            outcome = outcome.and(self.open_listening_at(id, at));
+        }
+        outcome
+    }
+
+    /// Opens a listener's socket at an address, if it is missing.
+    fn open_listening_at(&mut self, id: IdHandle, at: SocketAddr) -> io::Result<()> {
+        let there = self.streams.listening.sockets.iter().find(|(_, l)| l.at == at);
+        match there.map(|(&number, l)| (number, l.owner)) {
+            Some((_, owner)) if owner == Some(id) => Ok(()),
+            // Its last listener has just ended.
+            Some((number, None)) => {
+                let (share, client) = (self.stream_share(Some(id))?, self.client_of(id));
+                if let Some(l) = self.streams.listening.sockets.get_mut(&number) {
+                    (l.owner, l.client, l.until) = (Some(id), client, None);
+                    l.share = share;
                 }
-                Some(_) => return Err(io::Error::from_raw_os_error(libc::EADDRINUSE)),
-                None => {
-                    let share = share()?;
-                    self.open_listening_socket(id, at, share)?;
-                }
+                Ok(())
+            }
+            Some(_) => Err(io::Error::from_raw_os_error(libc::EADDRINUSE)),
+            None => {
+                let share = self.stream_share(Some(id))?;
+                self.open_listening_socket(id, at, share)
             }
         }
-        Ok(())
     }
 
     fn open_listening_socket(
@@ -209,6 +223,12 @@ impl Core {
             .map(|(&number, _)| number)
             .collect();
         gone.into_iter().for_each(|number| self.close_listening(number));
+        self.open_missing(RETRY.0);
+    }
+
+    /// Opens all listeners' sockets that are missing. If one cannot be opened, it is tried again after a pause.
+    fn open_missing(&mut self, pause: Duration) {
+        let mut complete = true;
         for (id, wanted) in self.streams.listening.listeners.clone() {
             let local = wanted.local.ip();
             if !local.is_unspecified() && self.addresses.find(local).is_none() {
@@ -216,7 +236,16 @@ impl Core {
             }
             if let Err(e) = self.open_listening(id, &wanted) {
                 throttled!(warn, "{id} cannot listen for iWARP at one of its addresses: {e}");
+                complete = false;
             }
+        }
+        self.streams.listening.retry = (!complete).then(|| (self.now().after(pause), pause));
+    }
+
+    /// Tries again to open sockets that could not be opened, if it is time.
+    pub(in crate::service) fn retry_listening(&mut self, now: Time) {
+        if let Some((_, pause)) = self.streams.listening.retry.filter(|(at, _)| *at <= now) {
+            self.open_missing((2 * pause).min(RETRY.1));
         }
     }
 
