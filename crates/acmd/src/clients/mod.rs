@@ -1,8 +1,8 @@
 //! Clients: admission, limits, and their input and output.
 //!
 //! No client can delay the others or make the service grow: its outstanding requests and unread answers are bounded, and at a bound its
-//! socket is not read. A client that reads nothing for some time is dropped. Many clients of one user together can use up the requests that
-//! the machine may have outstanding.
+//! socket is not read. A client that reads nothing for some time is dropped. The machine gives users shares of the requests that it may
+//! have outstanding.
 
 mod client;
 mod direct;
@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rdmux_acm::{ClientId, RequestId, Time};
+use rdmux_acm::{ClientId, RequestId, Time, User};
 use rdmux_acm_client::Users;
 use rdmux_runtime::closing::Closer;
 use rdmux_wire::acm::client::{Refusal, Reply, Request};
@@ -144,6 +144,16 @@ impl Clients {
     /// Returns the identity of a client, if it exists.
     pub(crate) fn peer(&self, id: ClientId) -> Option<Peer> {
         self.all.get(id).map(Client::peer)
+    }
+
+    /// Returns the user of a client, by whom the machine limits requests.
+    pub(crate) fn user(&self, id: ClientId) -> User {
+        match self.peer(id) {
+            Some(peer) if owns(peer) => User::Owner,
+            Some(Peer::User(user)) => User::Local(user),
+            Some(Peer::Address(address)) => User::Remote(address),
+            None => User::default(),
+        }
     }
 
     /// Returns whether a client is the service's owner, or root.

@@ -175,6 +175,10 @@ fn users_other_than_the_owner_have_shares_and_leave_room_for_others() {
     let owner = Peer::User(rustix::process::geteuid().as_raw());
     let [(_far6, own), (_far7, root)] = [owner, Peer::User(0)].map(|peer| world.admit(peer));
     assert!(own.is_some() && root.is_some());
+    // The machine has shares for the same users.
+    let users = [first, second, other, own, root].map(|id| world.clients.user(id.unwrap()));
+    let [local, remote] = [User::Local(4001), User::Remote(Ipv4Addr::new(10, 0, 0, 1).into())];
+    assert_eq!(users, [local, local, remote, User::Owner, User::Owner]);
     for id in [root, first] {
         assert!(world.clients.remove(id.unwrap(), &world.poller));
     }

@@ -369,7 +369,10 @@ impl Service {
             match listener.accept() {
                 Ok(Some(socket)) => {
                     let kind = listener.kind();
-                    self.driver.clients.admit(socket, kind, &self.poller);
+                    let clients = &mut self.driver.clients;
+                    if let Some(id) = clients.admit(socket, kind, &self.poller) {
+                        self.resolver.set_user(id, clients.user(id));
+                    }
                 }
                 Ok(None) => return,
                 Err(e) => {
