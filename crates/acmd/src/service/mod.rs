@@ -264,7 +264,7 @@ impl Service {
 
     fn handle(&mut self, event: &Ready, now: Instant) {
         match event.token {
-            Token::Listener(index) => self.accept(index),
+            Token::Listener(index) => self.accept(index, now),
             Token::Client(id) => self.handle_client(id, event, now),
             Token::Signal => self.handle_signal(),
             Token::Files => {
@@ -362,7 +362,7 @@ impl Service {
         self.look.push(now + AGAIN);
     }
 
-    fn accept(&mut self, index: u64) {
+    fn accept(&mut self, index: u64, now: Instant) {
         let index = usize::try_from(index).unwrap_or(usize::MAX);
         for _ in 0..ACCEPTS {
             let Some(listener) = self.listeners.get_mut(index) else { return };
@@ -370,7 +370,8 @@ impl Service {
                 Ok(Some(socket)) => {
                     let kind = listener.kind();
                     let clients = &mut self.driver.clients;
-                    if let Some(id) = clients.admit(socket, kind, &self.poller) {
+                    let closed = |id| self.resolver.change().remove_client(id);
+                    if let Some(id) = clients.admit(socket, kind, (&self.poller, now), closed) {
                         self.resolver.set_user(id, clients.user(id));
                     }
                 }
