@@ -303,6 +303,7 @@ impl World {
                 }
                 Want::Leave(mgid) => {
                     self.hosts[n].members.remove(&mgid);
+                    self.hosts[n].joins.remove(&mgid);
                 }
                 Want::Paths(id, record) => self.administration(n, id, &record),
                 Want::Answer(client, id, answer) => self.answered(n, (client, id), answer)?,
@@ -654,6 +655,11 @@ impl World {
             let (memory, open) = (host.machine.memory(), host.machine.open());
             if memory.0 != 0 || open != (0, 0) {
                 return Err(format!("host {n}: {memory:?} and {open:?} are left"));
+            }
+            let joined = host.machine.groups(EP);
+            let is_left = |mgid: &&Gid| joined.iter().all(|record| record.mgid != **mgid);
+            if let Some(mgid) = host.members.iter().find(is_left) {
+                return Err(format!("host {n} is a member of {mgid}, which it has left"));
             }
             self.stats.count(&host.machine);
         }
