@@ -272,6 +272,11 @@ impl Service {
                     self.reload = Some(Instant::now() + SETTLE);
                 }
             }
+            Token::Mounts => {
+                if self.files.as_ref().is_some_and(Files::are_elsewhere) {
+                    self.reload = Some(Instant::now() + SETTLE);
+                }
+            }
             Token::Addresses => {
                 if let Some(addresses) = &self.addresses {
                     addresses.take();
