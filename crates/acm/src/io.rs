@@ -1,6 +1,7 @@
 //! The interface between the machine and its driver, and the ids that both use.
 
 use core::fmt;
+use core::net::IpAddr;
 use core::time::Duration;
 
 use rdmux_transport::Time;
@@ -30,6 +31,18 @@ id!(
     /// A client, numbered by the driver.
     ClientId(u32)
 );
+/// The user of a client, which has a share of what the machine may have open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum User {
+    /// The service's owner, or root. Its requests have no limit except that of all requests.
+    #[default]
+    Owner,
+    /// Another user of this machine, by its number.
+    Local(u32),
+    /// A host of the network, whose users are not known.
+    Remote(IpAddr),
+}
+
 id!(
     /// A request, by a number from the driver that is unique among its client's open requests.
     RequestId(u64)
@@ -148,7 +161,7 @@ pub struct Resolved {
 /// The reason why no path is returned. Each is a status of the client protocol, see [`Self::status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// Too many requests of this client, or of all clients, are waiting.
+    /// Too many requests of this client, of its user, or of all clients, are waiting.
     TooMany,
     /// The request is invalid.
     Invalid,

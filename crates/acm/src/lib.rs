@@ -30,7 +30,7 @@ mod port;
 pub use counters::Counters;
 pub use io::{
     ClientId, Contradiction, Dest, EndpointId, Failure, Forget, Io, Peer, PortId, QuestionId,
-    Request, RequestId, Resolved, SaFailure, To,
+    Request, RequestId, Resolved, SaFailure, To, User,
 };
 pub use machine::{Known, Machine, Row, System};
 pub use options::{ClaimPolicy, GroupSpec, Options, RouteProtocol};

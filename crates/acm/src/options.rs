@@ -61,7 +61,8 @@ pub struct Options {
     pub max_entries: usize,
     /// The maximum of waiting requests of one client.
     pub max_requests_per_client: usize,
-    /// The maximum of waiting requests of all clients, and of searched addresses; half of it for clients that do not wait.
+    /// The maximum of waiting requests of all clients, and of searched addresses. A [user](crate::User) other than the owner may have half
+    /// of it, all of these three quarters. Searches for clients that do not wait are at most half of it, and half of their user's share.
     pub max_requests: usize,
     /// Whether entries that programs use are confirmed before they expire.
     pub refresh: bool,

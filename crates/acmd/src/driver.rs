@@ -148,6 +148,13 @@ impl Driver {
         self.ports.get_mut(&port)
     }
 
+    /// Returns whether a join of a group is unanswered.
+    fn is_joining(&mut self, id: EndpointId, mgid: Gid) -> bool {
+        let is_answered = self.later.iter().any(|later| later.answers_join(id, mgid));
+        let mads = self.port_of(id).and_then(|port| port.mads.as_ref());
+        is_answered || mads.is_some_and(|mads| mads.is_joining(id, mgid))
+    }
+
     /// Releases a membership.
     fn give_back(&mut self, endpoint: EndpointId, record: &McMemberRecord) {
         if let Some(port) = self.port_of(endpoint)
@@ -286,11 +293,12 @@ impl Io for Driver {
     }
 
     fn leave(&mut self, id: EndpointId, mgid: Gid) {
+        let is_joining = self.is_joining(id, mgid);
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
-        let Some(record) = endpoint.groups.remove(&mgid) else {
+        if is_joining {
             endpoint.leaving.insert(mgid);
-            return;
-        };
+        }
+        let Some(record) = endpoint.groups.remove(&mgid) else { return };
         if let Some(queue) = &endpoint.queue {
             queue.detach(mgid);
         }
@@ -355,5 +363,35 @@ impl Io for Driver {
                 if *is_believed { "the claim is accepted" } else { "the claim is ignored" };
             tracing::warn!("{claimant} claims {address}, which {holder} holds; {believed}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_acm_client::{Places, Users};
+
+    use super::*;
+    use crate::clients::{Access, Limits};
+
+    #[test]
+    fn group_that_is_left_while_it_is_joined_again_is_left_when_the_answer_is_handled() {
+        let dir = rdmux_testing::temp_dir();
+        let cache = Cache::open(&Places::new(dir.path(), dir.path()), Users::NONE);
+        let access = Access { users: Users::NONE, unknown: false };
+        let mut driver = Driver::new(Clients::new(Limits::of(1, 1), access), cache);
+        let (id, mgid) = (EndpointId(1), Gid([0xff; 16]));
+        let record = McMemberRecord { mgid, ..McMemberRecord::default() };
+        let is_leaving = |driver: &Driver| driver.endpoints[&id].leaving.contains(&mgid);
+        let mut endpoint = EndpointIo::new(PortId(1));
+        endpoint.groups.insert(mgid, record);
+        driver.endpoints.insert(id, endpoint);
+        driver.later.push_back(Later::Sa(mads::Answer::Join(id, mgid, Ok(record))));
+        driver.leave(id, mgid);
+        assert!(driver.endpoints[&id].groups.is_empty() && is_leaving(&driver));
+        assert!(!driver.joined(id, &record) && !is_leaving(&driver));
+        // Without a join there is no answer to wait for.
+        driver.later.clear();
+        driver.leave(id, mgid);
+        assert!(!is_leaving(&driver));
     }
 }

@@ -113,6 +113,11 @@ impl Mads {
         self.ask(to, &mad, what, wait)
     }
 
+    /// Returns whether a join of a group is unanswered.
+    pub(crate) fn is_joining(&self, endpoint: EndpointId, mgid: Gid) -> bool {
+        self.asked.values().any(|asked| *asked == Asked::Join(endpoint, mgid))
+    }
+
     /// Releases a membership. The answer is ignored.
     pub(crate) fn leave(&self, to: Administration, record: &McMemberRecord) {
         let data = record.to_bytes();

@@ -30,6 +30,8 @@ pub(crate) enum Token {
     Names,
     /// Files that were loaded.
     Loaded,
+    /// The mounts on the paths to the files of the configuration.
+    Mounts,
 }
 
 impl rdmux_runtime::poller::Token for Token {
@@ -45,6 +47,7 @@ impl rdmux_runtime::poller::Token for Token {
             Self::Mads(id) => (7, id),
             Self::Names => (8, 0),
             Self::Loaded => (9, 0),
+            Self::Mounts => (10, 0),
         }
     }
 
@@ -60,6 +63,7 @@ impl rdmux_runtime::poller::Token for Token {
             7 => Self::Mads(id),
             8 => Self::Names,
             9 => Self::Loaded,
+            10 => Self::Mounts,
             _ => return None,
         })
     }
@@ -84,6 +88,7 @@ mod tests {
             Token::Mads(4),
             Token::Names,
             Token::Loaded,
+            Token::Mounts,
         ] {
             let (kind, id) = token.to_parts();
             assert_eq!(Token::from_parts(kind, id), Some(token));

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use rdmux_acm::{ClientId, EndpointId, Io, Machine, Request, RequestId, Time};
+use rdmux_acm::{ClientId, EndpointId, Io, Machine, Request, RequestId, Time, User};
 use rdmux_wire::acm::client::{ENTRY_LEN, Header};
 
 /// The number of rows, one for each hash value.
@@ -35,6 +35,11 @@ impl Resolver {
     pub(crate) fn change(&mut self) -> &mut Machine {
         self.memo.clear();
         &mut self.machine
+    }
+
+    /// Sets the user of a new client, which invalidates nothing.
+    pub(crate) fn set_user(&mut self, client: ClientId, user: User) {
+        self.machine.set_user(client, user);
     }
 
     /// Passes a client's request to the machine, which invalidates nothing.

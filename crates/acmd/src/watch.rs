@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -90,9 +91,15 @@ const LINKS: usize = 40;
 /// Watches files, and the directories and links on the path to them, for being written, replaced, created or removed. It watches the
 /// directories of the files, because editors replace files. If a directory does not exist, its nearest existing ancestor is
 /// watched. When more of the path appears, that counts as a change, after which the files are read and watched again.
+///
+/// inotify(7) reports nothing when something is mounted over a directory or a file. So the process's table of mounts is watched, too.
 #[derive(Debug)]
 pub(crate) struct Files {
     socket: OwnedFd,
+    /// The table of mounts, for which poll(2) reports changes (proc(5)).
+    mounts: Option<fs::File>,
+    /// The files and the directories on the path to them, with the device and inode of each before it was watched.
+    places: BTreeMap<PathBuf, Option<(u64, u64)>>,
     /// The names to look for in each watched directory.
     wanted: BTreeMap<i32, Wanted>,
 }
@@ -129,6 +136,11 @@ fn has_content(file: &Path) -> bool {
         .is_ok_and(|file| file.is_symlink() || file.is_file() && file.nlink() > 1)
 }
 
+/// Returns the device and the inode at a path; none if there is nothing.
+fn place_of(path: &Path) -> Option<(u64, u64)> {
+    path.metadata().ok().map(|found| (found.dev(), found.ino()))
+}
+
 /// Returns a file's path with the first symbolic link on it followed; none if it has no link.
 fn through_link(file: &Path) -> Option<PathBuf> {
     let mut way: Vec<&Path> = file.ancestors().collect();
@@ -143,7 +155,37 @@ impl Files {
     /// Returns a watcher without files.
     pub(crate) fn new() -> io::Result<Self> {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
-        Ok(Self { socket: inotify::init(flags)?, wanted: BTreeMap::new() })
+        let unseen = |e: &io::Error| tracing::debug!("changes of mounts go unseen: {e}");
+        Ok(Self {
+            socket: inotify::init(flags)?,
+            mounts: fs::File::open("/proc/self/mountinfo").inspect_err(unseen).ok(),
+            places: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+        })
+    }
+
+    /// Returns the descriptor that has an error condition after a change of mounts, until it is polled; none if there is no proc(5).
+    pub(crate) fn mounts(&self) -> Option<BorrowedFd<'_>> {
+        self.mounts.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Returns whether the mounts have changed since the descriptor was made or polled.
+    pub(crate) fn have_new_mounts(&self) -> bool {
+        let Some(mounts) = self.mounts() else { return false };
+        let mut fds = [PollFd::new(&mounts, PollFlags::PRI)];
+        let polled = poll(&mut fds, Some(&Timespec::default()));
+        polled.is_ok() && fds[0].revents().intersects(PollFlags::PRI | PollFlags::ERR)
+    }
+
+    /// Returns whether something else is in the place of one of the files or directories, as after a change of mounts.
+    pub(crate) fn are_elsewhere(&self) -> bool {
+        self.places.iter().any(|(path, before)| place_of(path) != *before)
+    }
+
+    fn note_place(&mut self, path: &Path) {
+        if !self.places.contains_key(path) {
+            self.places.insert(path.to_owned(), place_of(path));
+        }
     }
 
     /// Adds a file. A file that cannot be watched is skipped.
@@ -168,6 +210,7 @@ impl Files {
     /// watched.
     fn watch_way(&mut self, file: &Path) -> io::Result<()> {
         let step = |path: &'_ Path| Some((path.parent()?.to_owned(), path.file_name()?.to_owned()));
+        self.note_place(file);
         let mut way: Vec<(PathBuf, OsString)> = file.ancestors().filter_map(step).collect();
         way.reverse();
         let mut seen = Ok(());
@@ -219,6 +262,7 @@ impl Files {
         folder: &Path,
         events: WatchFlags,
     ) -> io::Result<Option<&mut Wanted>> {
+        self.note_place(folder);
         let watch = match inotify::add_watch(&self.socket, folder, events | OF_ALL) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             watch => watch?,
@@ -282,9 +326,9 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use rdmux_testing::temp_dir;
-    use rustix::event::{PollFd, PollFlags, poll};
 
     use super::*;
+    use crate::poller::{Interest, Poller, Token};
 
     #[test]
     fn files_that_are_written_replaced_or_removed_are_seen_and_others_are_not() {
@@ -447,6 +491,71 @@ mod tests {
         assert!(!files.take());
         fs::remove_file(&link).unwrap();
         assert!(files.take());
+    }
+
+    /// Tells the test's own process, in a mount namespace of its own, from the one that starts it.
+    const MOUNTS: &str = "RDMUX_TEST_MOUNTS";
+
+    #[test]
+    fn mount_over_a_folder_on_the_path_to_a_file_is_seen() {
+        if std::env::var_os(MOUNTS).is_some() {
+            return see_mounts();
+        }
+        let unshare = |program: &OsStr| {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--user", "--map-root-user", "--mount", "--"]).arg(program);
+            command
+        };
+        if !unshare("true".as_ref()).output().is_ok_and(|out| out.status.success()) {
+            println!("SKIPPED: no mount namespace");
+            return;
+        }
+        let mut own = unshare(std::env::current_exe().unwrap().as_os_str());
+        let name = "watch::tests::mount_over_a_folder_on_the_path_to_a_file_is_seen";
+        let out = own.args(["--exact", name]).env(MOUNTS, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert!(out.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    fn see_mounts() {
+        let dir = temp_dir();
+        let [one, two] = ["one", "two"].map(|name| dir.path().join(name));
+        for folder in [&one, &two] {
+            fs::create_dir_all(folder.join("rdma")).unwrap();
+        }
+        let file = one.join("rdma/ibacm_opts.cfg");
+        let poller = Poller::new().unwrap();
+        let polled = || {
+            let files = watch(&file);
+            poller.add(files.mounts().unwrap(), Token::Mounts, Interest::Nothing).unwrap();
+            files
+        };
+        let mut ready = Vec::new();
+        let mut has_changed = || {
+            poller.wait(Some(std::time::Duration::ZERO), &mut ready).unwrap();
+            ready.iter().any(|event| event.token == Token::Mounts)
+        };
+        let files = polled();
+        assert!(!has_changed() && !files.are_elsewhere());
+        rustix::mount::mount_bind(&two, &one).unwrap();
+        assert!(has_changed() && files.are_elsewhere() && !has_changed());
+        assert!(!files.take(), "inotify does not report it");
+        // Another mount is a change, but not of the file's place.
+        let files = polled();
+        let other = dir.path().join("other");
+        fs::create_dir(&other).unwrap();
+        rustix::mount::mount_bind(&two, &other).unwrap();
+        assert!(has_changed() && !files.are_elsewhere());
+        rustix::mount::unmount(&one, rustix::mount::UnmountFlags::DETACH).unwrap();
+        assert!(has_changed() && files.are_elsewhere());
+        // A mount over the file itself, before the poller watches.
+        fs::write(&file, "").unwrap();
+        let source = dir.path().join("source");
+        fs::write(&source, "").unwrap();
+        let files = watch(&file);
+        assert!(!files.have_new_mounts());
+        rustix::mount::mount_bind(&source, &file).unwrap();
+        assert!(files.have_new_mounts() && files.are_elsewhere() && !files.have_new_mounts());
     }
 
     #[test]

@@ -11,9 +11,10 @@ use rdmux_wire::sa::PathRecord;
 
 use super::groups::Memberships;
 use super::pace::Pace;
+use super::users::Turn;
 use super::waiting::Waiting;
 use crate::cache::{Cache, Holder, Way};
-use crate::{ClientId, Counters, Endpoint, Peer, Port, RouteProtocol};
+use crate::{Counters, Endpoint, Peer, Port, RouteProtocol};
 
 /// A port.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct PortState {
     pub(super) routes_asked: u32,
     /// The searches that wait for their turn to query it.
     pub(super) routes: Waiting,
+    /// The turns of clients whose searches wait.
+    pub(super) turn: Turn,
 }
 
 /// An endpoint.
@@ -58,16 +61,6 @@ pub(super) struct EndpointState {
     /// The number of searches that verify claims.
     pub(super) claims: u32,
     pub(super) counters: Counters,
-}
-
-/// Selects the search whose request is sent if several clients wait, or if there are searches that none waits for: alternately one of the
-/// next client, and the one that has waited longest.
-#[derive(Debug, Default)]
-pub(super) struct Turn {
-    /// Whether it is the next client's turn.
-    pub(super) is_client_s: bool,
-    /// The client whose turn was last.
-    pub(super) last: ClientId,
 }
 
 impl EndpointState {

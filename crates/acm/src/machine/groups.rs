@@ -28,6 +28,8 @@ pub(super) struct Membership {
     group: Group,
     sl: u8,
     is_asked: bool,
+    /// Whether the driver may still have the membership, although it counts no more, because it must be requested again.
+    is_held: bool,
     record: Option<McMemberRecord>,
     tries: u32,
     timer: Deadline,
@@ -103,6 +105,28 @@ impl Memberships {
         }
     }
 
+    /// Returns the indices of the groups of other endpoints that stay besides the wanted groups: as many as there is room for, those that
+    /// were listed last.
+    fn last_listed(
+        &self,
+        options: &Options,
+        wanted: &[(Group, u8)],
+    ) -> ArrayVec<usize, MAX_GROUPS> {
+        if options.route_protocol == RouteProtocol::Sa {
+            return ArrayVec::new();
+        }
+        let is_wanted =
+            |row: &Membership| wanted.iter().any(|(group, _)| group.gid() == row.group.gid());
+        let rows = self.rows.iter().enumerate();
+        let mut rows: ArrayVec<_, MAX_GROUPS> = rows
+            .filter_map(|(at, row)| row.as_ref().filter(|row| !is_wanted(row)).zip(Some(at)))
+            .filter_map(|(row, at)| Some((row.listed?, at)))
+            .collect();
+        rows.sort_unstable_by(|one, other| other.cmp(one));
+        let room = options.max_groups.clamp(1, MAX_GROUPS).saturating_sub(wanted.len());
+        rows.into_iter().map(|(_, at)| at).take(room).collect()
+    }
+
     /// Returns the index for one more group of other endpoints: a free one, or that of such a group that no endpoint has listed within the
     /// lifetime of addresses, or that cannot be joined.
     fn place_for_theirs(&self, now: Time, options: &Options) -> Option<usize> {
@@ -149,14 +173,14 @@ impl Machine {
             return;
         }
         let wanted = wanted(&self.options, &port.port, state.endpoint.pkey);
+        let kept = state.groups.last_listed(&self.options, &wanted);
         for at in 0..MAX_GROUPS {
             let Some(row) = self.endpoints.get(&id).and_then(|s| s.groups.rows[at].as_ref()) else {
                 continue;
             };
             let is_lowest = wanted.first().is_some_and(|(group, _)| group.gid() == row.group.gid());
             let stays = wanted.iter().any(|(group, _)| group.gid() == row.group.gid());
-            let extra = self.by_groups() && row.listed.is_some();
-            if (at == 0) != is_lowest || !(stays || extra) {
+            if (at == 0) != is_lowest || !(stays || kept.contains(&at)) {
                 self.drop_group(id, at, io);
             }
         }
@@ -255,6 +279,7 @@ impl Machine {
             let Some(row) = row else { continue };
             let timer = Timer::Join(endpoint, u8::try_from(at).unwrap_or(0));
             self.timers.clear(&mut row.timer, timer);
+            row.is_held |= row.record.is_some() || row.is_asked;
             row.record = None;
             row.is_asked = false;
             row.tries = 0;
@@ -269,11 +294,10 @@ impl Machine {
         for (at, row) in (0..).zip(state.groups.rows.iter_mut()) {
             let Some(row) = row else { continue };
             self.timers.clear(&mut row.timer, Timer::Join(endpoint, at));
-            let is_member = row.record.take().is_some();
-            if core::mem::take(&mut row.is_asked) || is_member {
+            if row.is_at_driver() {
                 io.leave(endpoint, row.group.gid());
             }
-            row.tries = 0;
+            (row.record, row.is_asked, row.is_held, row.tries) = (None, false, false, 0);
             state.cache.withdraw_group(at, |address| io.withdraw(endpoint, address));
         }
     }
@@ -284,7 +308,7 @@ impl Machine {
         let place = u8::try_from(at).unwrap_or(0);
         self.timers.clear(&mut row.timer, Timer::Join(endpoint, place));
         state.cache.drop_group(place, |address| io.withdraw(endpoint, address));
-        if row.record.is_some() || row.is_asked {
+        if row.is_at_driver() {
             io.leave(endpoint, row.group.gid());
         }
     }
@@ -337,7 +361,21 @@ fn free_place(groups: &Memberships) -> Option<usize> {
 impl Membership {
     fn new(group: Group, sl: u8) -> Self {
         let timer = Deadline::default();
-        Self { group, sl, is_asked: false, record: None, tries: 0, timer, listed: None }
+        Self {
+            group,
+            sl,
+            is_asked: false,
+            is_held: false,
+            record: None,
+            tries: 0,
+            timer,
+            listed: None,
+        }
+    }
+
+    /// Returns whether the driver has a membership or a join to end.
+    fn is_at_driver(&self) -> bool {
+        self.record.is_some() || self.is_asked || self.is_held
     }
 
     /// Returns the record to request from subnet administration.

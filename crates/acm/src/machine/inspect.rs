@@ -7,7 +7,7 @@ use rdmux_wire::sa::McMemberRecord;
 
 use super::{Machine, Row};
 use crate::cache::Way;
-use crate::{Counters, Endpoint, EndpointId, Options, Port, PortId};
+use crate::{Counters, Endpoint, EndpointId, Options, Port, PortId, User};
 
 impl Machine {
     /// Returns the options.
@@ -99,5 +99,11 @@ impl Machine {
     /// Returns the number of waiting requests, and of addresses being searched.
     pub fn open(&self) -> (usize, usize) {
         (self.requests.len(), self.searches.len())
+    }
+
+    /// Returns the number of a user's waiting requests, and of addresses being searched because of a request of this user.
+    pub fn open_of(&self, user: User) -> (usize, usize) {
+        let open = self.users.open(user);
+        (open.requests, open.searches)
     }
 }

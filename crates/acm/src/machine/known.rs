@@ -142,7 +142,7 @@ impl Machine {
             return;
         }
         if self.searches.len() < self.options.max_requests {
-            self.search_address(now, endpoint, address, Purpose::Refresh, io);
+            self.search_address(now, endpoint, address, (Purpose::Refresh, None), io);
         }
     }
 

@@ -14,6 +14,7 @@ mod search;
 mod searching;
 mod send;
 mod timeout;
+mod users;
 mod waiting;
 
 use alloc::collections::BTreeMap;
@@ -30,8 +31,9 @@ use slab::Slab;
 use self::endpoint::{EndpointState, PortState};
 use self::rng::Rng;
 use self::search::{Open, Search};
+use self::users::Users;
 use crate::cache::{FOREVER, Ticks, Way};
-use crate::{ClientId, Counters, EndpointId, Io, Options, PortId, RequestId};
+use crate::{Counters, EndpointId, Io, Options, PortId};
 
 /// Resolves addresses for the clients of a host, and answers remote endpoints.
 #[derive(Debug)]
@@ -46,8 +48,8 @@ pub struct Machine {
     /// The number of searches that no request waits for.
     unwaited: usize,
     requests: Slab<Open>,
-    /// The waiting requests of each client, in the order of their numbers, with their indices.
-    clients: BTreeMap<ClientId, Vec<(RequestId, u32)>>,
+    /// The clients and their users, with their waiting requests.
+    users: Users,
     timers: Timers<Timer>,
     /// Time at which [`Timer::Sweep`] runs.
     sweep: rdmux_transport::timers::Deadline,
@@ -130,7 +132,7 @@ impl Machine {
             searches: Slab::new(),
             unwaited: 0,
             requests: Slab::new(),
-            clients: BTreeMap::new(),
+            users: Users::default(),
             timers: Timers::new(),
             sweep: rdmux_transport::timers::Deadline::default(),
             aged: Time::ZERO,

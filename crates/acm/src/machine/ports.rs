@@ -8,6 +8,7 @@ use rdmux_wire::acm::Address;
 use rdmux_wire::sa::PathRecord;
 
 use super::endpoint::{EndpointState, PortState, sorted};
+use super::users::Turn;
 use super::waiting::Waiting;
 use super::{Machine, Timer};
 use crate::cache::{Cache, Way};
@@ -54,7 +55,12 @@ impl Machine {
     pub fn set_port(&mut self, now: Time, id: PortId, port: Port, io: &mut impl Io) {
         self.ticks(now);
         let Some(before) = self.ports.get_mut(&id) else {
-            let state = PortState { port, routes_asked: 0, routes: Waiting::default() };
+            let state = PortState {
+                port,
+                routes_asked: 0,
+                routes: Waiting::default(),
+                turn: Turn::default(),
+            };
             self.ports.insert(id, state);
             return;
         };

@@ -338,6 +338,6 @@ impl Machine {
             return;
         }
         state.claims += 1;
-        self.search_address(now, id, address, Purpose::Claim(*claim), io);
+        self.search_address(now, id, address, (Purpose::Claim(*claim), None), io);
     }
 }

@@ -1,6 +1,5 @@
 //! Client requests: their sources, cached answers, and waiting.
 
-use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use rdmux_transport::Time;
@@ -12,13 +11,21 @@ use rdmux_wire::{Gid, Lid, Pkey};
 use super::endpoint::EndpointState;
 use super::known::Lookup;
 use super::search::{NONE, Open, Purpose, Stage, What};
+use super::users::share;
 use super::{Machine, Timer, place};
 use crate::cache::Hashed;
 use crate::{
     ClientId, Dest, EndpointId, Failure, Io, PortKind, QuestionId, Request, RequestId, Resolved,
+    User,
 };
 
 impl Machine {
+    /// Sets the user of a new client, which is [`User::Owner`] otherwise, until the client is [removed](Self::remove_client). Ignored while
+    /// requests of the client wait.
+    pub fn set_user(&mut self, client: ClientId, user: User) {
+        self.users.set(client, user);
+    }
+
     /// Handles a client's request. [`Io::answer`] follows, once, at the latest when its time is over, unless the request
     /// is cancelled.
     pub fn request(
@@ -97,12 +104,13 @@ impl Machine {
         self.check_room(client, id, request, endpoint, hashed.as_ref())?;
         let timeout = request.timeout.unwrap_or(self.options.deadline).min(self.options.deadline);
         let deadline = now.after(timeout);
+        let user = Some(self.users.user_of(client));
         let search = match &hashed {
             Some(address) => {
                 self.count(endpoint, |c| c.address_queries += 1);
-                self.search_address(now, endpoint, address, Purpose::Resolve, io)
+                self.search_address(now, endpoint, address, (Purpose::Resolve, user), io)
             }
-            None => self.new_search(now, endpoint, what, 0, Purpose::Resolve),
+            None => self.new_search(now, endpoint, (what, 0), (Purpose::Resolve, user)),
         };
         let Some(search) = search else { return Err(Failure::NoData) };
         if request.no_delay {
@@ -134,20 +142,23 @@ impl Machine {
         address: Option<&Hashed<'_>>,
     ) -> Result<(), Failure> {
         let options = &self.options;
-        let of_client = self.clients.get(&client).map(Vec::as_slice).unwrap_or_default();
-        if place_of(of_client, id).is_ok() {
+        if self.users.request(client, id).is_some() {
             return Err(Failure::Invalid);
         }
         let is_open =
             || address.is_some_and(|address| self.search_for(endpoint, address).is_some());
-        if of_client.len() >= options.max_requests_per_client
-            || self.requests.len() >= options.max_requests
-            || (self.searches.len() >= options.max_requests && !is_open())
+        let (user, most) = (self.users.user_of(client), options.max_requests);
+        let room = self.users.room(user, most);
+        if self.users.requests(client).len() >= options.max_requests_per_client
+            || self.requests.len() >= most
+            || room.requests == 0
+            || ((self.searches.len() >= most || room.searches == 0) && !is_open())
         {
             return Err(Failure::TooMany);
         }
         // Searches that no client waits for leave room for others.
-        let is_much = self.searches.len() >= options.max_requests.div_ceil(2);
+        let is_much = self.unwaited >= most.div_ceil(2)
+            || self.users.open(user).searches >= share(user, most).div_ceil(2);
         if request.no_delay && is_much && !is_open() {
             return Err(Failure::NoData);
         }
@@ -179,10 +190,7 @@ impl Machine {
         if let Some(next) = self.requests.get_mut(first as usize) {
             next.prev = request;
         }
-        let of_client = self.clients.entry(client).or_default();
-        if let Err(at) = place_of(of_client, id) {
-            of_client.insert(at, (id, request));
-        }
+        self.users.add_request(client, id, request);
         if let Some(open) = self.requests.get_mut(request as usize) {
             self.timers.set(&mut open.deadline, Timer::Request(request), deadline);
         }
@@ -192,14 +200,7 @@ impl Machine {
     pub(super) fn take_request(&mut self, at: u32) -> Option<Open> {
         let mut open = self.requests.try_remove(at as usize)?;
         self.timers.clear(&mut open.deadline, Timer::Request(at));
-        if let Some(of_client) = self.clients.get_mut(&open.client) {
-            if let Ok(at) = place_of(of_client, open.id) {
-                of_client.remove(at);
-            }
-            if of_client.is_empty() {
-                self.clients.remove(&open.client);
-            }
-        }
+        self.users.remove_request(open.client, open.id);
         match self.requests.get_mut(open.prev as usize) {
             Some(prev) => prev.next = open.next,
             None => {
@@ -217,15 +218,14 @@ impl Machine {
 
     /// Cancels a client's request. The search continues for other clients.
     pub fn cancel(&mut self, client: ClientId, id: RequestId) {
-        let of_client = self.clients.get(&client).map(Vec::as_slice).unwrap_or_default();
-        if let Ok(at) = place_of(of_client, id) {
-            self.abandon(of_client[at].1);
+        if let Some(at) = self.users.request(client, id) {
+            self.abandon(at);
         }
     }
 
     /// Removes a client and its requests.
     pub fn remove_client(&mut self, client: ClientId) {
-        for (_, at) in self.clients.remove(&client).unwrap_or_default() {
+        for (_, at) in self.users.remove_client(client) {
             self.abandon(at);
         }
     }
@@ -376,11 +376,6 @@ impl Machine {
         let path = port.path_to(state.endpoint.pkey, dgid, port.lid);
         Some(if port.kind.is_ip() { PathRecord { sgid: dgid, ..path } } else { path })
     }
-}
-
-/// Returns the position of a request among those of its client, or where to insert it.
-fn place_of(of_client: &[(RequestId, u32)], id: RequestId) -> Result<usize, usize> {
-    of_client.binary_search_by_key(&id, |(id, _)| *id)
 }
 
 /// Returns the destination of a requested path.

@@ -6,6 +6,8 @@ use rdmux_wire::sa::{PathRecord, PathRecordMask, Pattern};
 use rdmux_wire::{Gid, Lid, Qpn};
 
 use super::search::{Purpose, Stage, What};
+use super::send::Queue;
+use super::waiting::Ticket;
 use super::{Machine, Timer};
 use crate::cache::{By, Hashed, Holder, Way};
 use crate::{Contradiction, EndpointId, Failure, Io, PortId, QuestionId, SaFailure};
@@ -31,16 +33,12 @@ impl Machine {
     pub(super) fn pump_routes(&mut self, now: Time, id: PortId, io: &mut impl Io) {
         let end = now.after(self.question_timeout());
         loop {
-            let searches = &self.searches;
-            let Some(port) = self.ports.get_mut(&id) else { return };
-            if port.routes_asked >= self.options.sa_depth.max(1) {
+            let Some(port) = self.ports.get(&id) else { return };
+            if port.routes_asked >= self.options.sa_depth.max(1) || port.routes.len() == 0 {
                 return;
             }
-            let waits = |(at, tid): &(u32, u64)| {
-                let search = searches.get(*at as usize);
-                search.is_some_and(|s| s.tid == *tid && s.stage == Stage::RouteQueued)
-            };
-            let Some((at, tid)) = port.routes.take(None, waits) else { return };
+            let next = self.next_of_clients(Queue::Routes(id), None);
+            let Some((at, tid)) = next.or_else(|| self.take_route(id)) else { return };
             let question = self.route_question(at);
             if question.dgid.is_zero() && question.dlid == Lid::NONE {
                 // A client may request anything, but a query for any path at all is not sent.
@@ -60,6 +58,16 @@ impl Machine {
             self.count(endpoint, |c| c.route_queries += 1);
             io.ask_paths(id, QuestionId(tid), &question, mask_of(&question));
         }
+    }
+
+    /// Returns the search that has waited longest for its turn to query subnet administration.
+    fn take_route(&mut self, id: PortId) -> Option<Ticket> {
+        let searches = &self.searches;
+        let waits = |(at, tid): &Ticket| {
+            let search = searches.get(*at as usize);
+            search.is_some_and(|s| s.tid == *tid && s.stage == Stage::RouteQueued)
+        };
+        self.ports.get_mut(&id)?.routes.take(None, waits)
     }
 
     /// Repeats the open queries to subnet administration, whose answers will be outdated.

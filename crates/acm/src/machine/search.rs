@@ -17,7 +17,7 @@ use rdmux_wire::acm::Address;
 use rdmux_wire::sa::PathRecord;
 
 use crate::cache::Holder;
-use crate::{ClientId, EndpointId, RequestId};
+use crate::{ClientId, EndpointId, RequestId, User};
 
 /// No request.
 pub(super) const NONE: u32 = u32::MAX;
@@ -35,6 +35,8 @@ pub(super) struct Search {
     /// The source address in its requests.
     pub(super) source: Address,
     pub(super) purpose: Purpose,
+    /// The user whose request has started the search; none if the machine has.
+    pub(super) user: Option<User>,
     pub(super) stage: Stage,
     /// The holder of the address, once it is known.
     pub(super) holder: Option<Holder>,

@@ -11,24 +11,24 @@ use rdmux_wire::{Gid, Qpn};
 use super::search::{NONE, Purpose, Search, Stage, What};
 use super::{Machine, Timer, place};
 use crate::cache::{By, Hashed, Holder, Way};
-use crate::{ClientId, EndpointId, Failure, Io, Port, QuestionId, Resolved};
+use crate::{ClientId, EndpointId, Failure, Io, Port, QuestionId, Resolved, User};
 
 impl Machine {
-    /// Returns the search for an address, which is started if none is running. None if the endpoint has no source
+    /// Returns the search for an address, which is started if none is running, for a user or for none. None if the endpoint has no source
     /// address for it.
     pub(super) fn search_address(
         &mut self,
         now: Time,
         endpoint: EndpointId,
         address: &Hashed<'_>,
-        purpose: Purpose,
+        (purpose, user): (Purpose, Option<User>),
         io: &mut impl Io,
     ) -> Option<u32> {
         if let Some(at) = self.search_for(endpoint, address) {
             return Some(at);
         }
         let (what, hash) = (What::Address(*address.address), address.hash);
-        let at = self.new_search(now, endpoint, what, hash, purpose)?;
+        let at = self.new_search(now, endpoint, (what, hash), (purpose, user))?;
         let searches = &self.searches;
         let hash_of = |at: &u32| searches.get(*at as usize).map_or(0, |search| search.hash);
         self.endpoints.get_mut(&endpoint)?.searches.insert_unique(hash, at, hash_of);
@@ -52,9 +52,8 @@ impl Machine {
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        what: What,
-        hash: u64,
-        purpose: Purpose,
+        (what, hash): (What, u64),
+        (purpose, user): (Purpose, Option<User>),
     ) -> Option<u32> {
         let source = match what {
             What::Address(dest) => self.own_address(endpoint, &dest)?,
@@ -63,6 +62,9 @@ impl Machine {
         let at = place(self.searches.vacant_key());
         let tid = self.rng.next() << 32 | u64::from(at);
         self.unwaited += 1;
+        if let Some(user) = user {
+            self.users.add_search(user);
+        }
         Some(place(self.searches.insert(Search {
             tid,
             endpoint,
@@ -70,6 +72,7 @@ impl Machine {
             hash,
             source,
             purpose,
+            user,
             stage: Stage::System,
             holder: None,
             tries: 0,
@@ -326,6 +329,9 @@ impl Machine {
         self.leave_stage(at);
         let search = self.searches.try_remove(at as usize)?;
         self.unwaited = self.unwaited.saturating_sub(usize::from(search.first == NONE));
+        if let Some(user) = search.user {
+            self.users.remove_search(user);
+        }
         if let (What::Address(_), Some(state)) =
             (search.what, self.endpoints.get_mut(&search.endpoint))
             && let Ok(found) = state.searches.find_entry(search.hash, |other| *other == at)

@@ -1,18 +1,25 @@
 //! Sending: paced requests, and answers.
 
-use alloc::vec::Vec;
-use core::ops::Bound;
-
 use rdmux_transport::Time;
 use rdmux_transport::timers::Deadline;
 use rdmux_wire::acm::{Address, Datagram, Request};
 
 use super::pace::Load;
 use super::search::{Stage, What};
+use super::users::Turn;
 use super::waiting::Ticket;
 use super::{Machine, Timer};
 use crate::cache::Hashed;
-use crate::{ClientId, EndpointId, Failure, Io, Peer, RequestId, To};
+use crate::{EndpointId, Failure, Io, Peer, PortId, RequestId, To};
+
+/// A queue of searches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// For requests to the group of this endpoint.
+    Group(EndpointId),
+    /// For queries of this port to subnet administration.
+    Routes(PortId),
+}
 
 impl Machine {
     /// Queues a search for a request to the group.
@@ -51,7 +58,7 @@ impl Machine {
                 continue;
             }
             let any = state.pace.is_crowded().then(|| self.rng.next());
-            let next = self.next_of_clients(id, any);
+            let next = self.next_of_clients(Queue::Group(id), any);
             let Some((at, _)) = next.or_else(|| self.take_queued(id, any)) else { return };
             if !self.send_request(now, at, io) {
                 return;
@@ -96,31 +103,43 @@ impl Machine {
 
     /// Returns a search of the client whose turn it is, if several wait, or if there are searches that none waits for: the one that has
     /// waited longest, or any, chosen by a number. Its ticket stays in the queue, and is skipped there.
-    fn next_of_clients(&mut self, id: EndpointId, any: Option<u64>) -> Option<Ticket> {
-        if self.clients.len() < 2 && self.unwaited == 0 {
+    pub(super) fn next_of_clients(&mut self, queue: Queue, any: Option<u64>) -> Option<Ticket> {
+        if !self.users.are_several() && self.unwaited == 0 {
             return None;
         }
-        let turn = &mut self.endpoints.get_mut(&id)?.turn;
+        let turn = self.turn_of(queue)?;
         turn.is_client_s = !turn.is_client_s;
         if !turn.is_client_s {
             return None;
         }
-        let queued = |(client, requests): (&ClientId, &Vec<(RequestId, u32)>)| {
-            let ticket = |(_, request): &(RequestId, u32)| {
-                let at = self.requests.get(*request as usize)?.search;
-                let search = self.searches.get(at as usize)?;
-                let waits = search.endpoint == id && search.stage == Stage::Queued;
-                waits.then_some((*client, (at, search.tid)))
+        let mut turn = core::mem::take(turn);
+        let queued = |(_, request): &(RequestId, u32)| {
+            let at = self.requests.get(*request as usize)?.search;
+            let search = self.searches.get(at as usize)?;
+            let endpoint = || self.endpoints.get(&search.endpoint).map(|of| &of.endpoint);
+            let waits = match queue {
+                Queue::Group(id) => search.endpoint == id && search.stage == Stage::Queued,
+                Queue::Routes(id) => {
+                    search.stage == Stage::RouteQueued && endpoint().is_some_and(|e| e.port == id)
+                }
             };
+            waits.then_some((at, search.tid))
+        };
+        let next = self.users.next(&mut turn, |requests| {
             let len = u64::try_from(requests.len()).unwrap_or(u64::MAX);
             let first = any.map_or(0, |any| usize::try_from(any % len.max(1)).unwrap_or(0));
             let (before, after) = requests.split_at(first);
-            after.iter().chain(before).find_map(ticket)
-        };
-        let after = self.clients.range((Bound::Excluded(turn.last), Bound::Unbounded));
-        let (client, ticket) = after.chain(self.clients.range(..=turn.last)).find_map(queued)?;
-        turn.last = client;
-        Some(ticket)
+            after.iter().chain(before).find_map(queued)
+        });
+        *self.turn_of(queue)? = turn;
+        next
+    }
+
+    fn turn_of(&mut self, queue: Queue) -> Option<&mut Turn> {
+        match queue {
+            Queue::Group(id) => self.endpoints.get_mut(&id).map(|state| &mut state.turn),
+            Queue::Routes(id) => self.ports.get_mut(&id).map(|state| &mut state.turn),
+        }
     }
 
     fn take_queued(&mut self, id: EndpointId, any: Option<u64>) -> Option<Ticket> {

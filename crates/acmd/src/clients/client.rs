@@ -1,6 +1,7 @@
 //! A client's socket, with its buffered input and output.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 use rdmux_acm::{RequestId, Time};
 use rdmux_runtime::closing::{Closer, Foreign};
@@ -48,10 +49,15 @@ pub(super) struct Client {
     malformed: bool,
     /// Whether the client has read something since the last check.
     took: bool,
+    /// Whether the client has sent requests, and all of them had transaction IDs: see [`idle_since`](Self::idle_since).
+    reconnects: Option<bool>,
+    /// The time since which the client has been idle, if it is, and whether it has been busy since the last check.
+    since: Instant,
+    was_busy: bool,
 }
 
 impl Client {
-    pub(super) fn new(socket: Foreign, peer: Peer) -> Self {
+    pub(super) fn new(socket: Foreign, peer: Peer, now: Instant) -> Self {
         Self {
             socket,
             peer,
@@ -68,6 +74,9 @@ impl Client {
             broken: false,
             malformed: false,
             took: false,
+            reconnects: None,
+            since: now,
+            was_busy: false,
         }
     }
 
@@ -170,6 +179,10 @@ impl Client {
 
     /// Advances past the next message, which has this length.
     fn step(&mut self, len: usize) {
+        let tid = self.input.get(self.taken..self.taken + len).and_then(|m| m.get(Header::TID));
+        let has_tid = tid.is_some_and(|tid| tid.iter().any(|byte| *byte != 0));
+        self.reconnects = Some(self.reconnects.unwrap_or(true) && has_tid);
+        self.was_busy = true;
         self.taken += len;
         if self.taken == self.input.len() {
             self.taken = 0;
@@ -219,6 +232,7 @@ impl Client {
         match rustix::net::send(&self.socket, bytes, flags) {
             Ok(count) => {
                 self.took |= count > 0;
+                self.was_busy |= count > 0;
                 count
             }
             Err(Errno::AGAIN | Errno::INTR) => 0,
@@ -241,6 +255,28 @@ impl Client {
     /// Returns whether the client has read something since the last call.
     pub(super) fn took_some(&mut self) -> bool {
         std::mem::take(&mut self.took)
+    }
+
+    /// Records the time if the client was busy since the last call.
+    pub(super) fn note_time(&mut self, now: Instant) {
+        if std::mem::take(&mut self.was_busy) {
+            self.since = now;
+        }
+    }
+
+    /// Returns the time since which the client has been idle; none if it is not, or would not connect again after its connection was
+    /// closed.
+    ///
+    /// librdmacm of rdma-core keeps its connection for the program's life, does not connect again, and sends without MSG_NOSIGNAL, so that
+    /// SIGPIPE would end the program. Its requests have the transaction ID 0.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let rests = self.requests.is_empty() && self.unread() == 0 && self.input.is_empty();
+        (rests && !self.was_busy && self.reconnects == Some(true)).then_some(self.since)
+    }
+
+    /// Returns whether bytes have arrived that are not read.
+    pub(super) fn has_unread_input(&self) -> bool {
+        rustix::io::ioctl_fionread(&self.socket).is_ok_and(|count| count > 0)
     }
 
     pub(super) fn is_malformed(&self) -> bool {

@@ -1,19 +1,21 @@
 //! Clients: admission, limits, and their input and output.
 //!
 //! No client can delay the others or make the service grow: its outstanding requests and unread answers are bounded, and at a bound its
-//! socket is not read. A client that reads nothing for some time is dropped. Many clients of one user together can use up the requests that
-//! the machine may have outstanding.
+//! socket is not read. A client that reads nothing for some time is dropped. Where there are too many clients, the connection of one that
+//! is idle is closed for a new one: its program connects again when it needs the service. The machine gives users shares of the requests that it may
+//! have outstanding.
 
 mod client;
 mod direct;
 mod table;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rdmux_acm::{ClientId, RequestId, Time};
+use rdmux_acm::{ClientId, RequestId, Time, User};
 use rdmux_acm_client::Users;
 use rdmux_runtime::closing::Closer;
 use rdmux_wire::acm::client::{Refusal, Reply, Request};
@@ -41,6 +43,8 @@ pub(crate) struct Limits {
     pub(crate) unread: usize,
     /// Time that a client may go without reading.
     pub(crate) stall: Duration,
+    /// Time that a client has at least been idle before its connection is closed for another client.
+    pub(crate) idle: Duration,
 }
 
 impl Limits {
@@ -53,6 +57,7 @@ impl Limits {
             requests,
             unread: 64 << 10,
             stall: Duration::from_secs(30),
+            idle: Duration::from_secs(5),
         }
     }
 }
@@ -75,6 +80,8 @@ pub(crate) struct Counters {
     pub(crate) not_allowed: u64,
     /// Connections beyond a limit.
     pub(crate) too_many: u64,
+    /// Idle clients whose connections were closed to make room for others.
+    pub(crate) idle: u64,
     /// Clients dropped because they read nothing.
     pub(crate) stalled: u64,
     /// Clients dropped for an invalid message.
@@ -146,29 +153,40 @@ impl Clients {
         self.all.get(id).map(Client::peer)
     }
 
+    /// Returns the user of a client, by whom the machine limits requests.
+    pub(crate) fn user(&self, id: ClientId) -> User {
+        match self.peer(id) {
+            Some(peer) if owns(peer) => User::Owner,
+            Some(Peer::User(user)) => User::Local(user),
+            Some(Peer::Address(address)) => User::Remote(address),
+            None => User::default(),
+        }
+    }
+
     /// Returns whether a client is the service's owner, or root.
     pub(crate) fn is_owner(&self, id: ClientId) -> bool {
         self.all.get(id).is_some_and(|client| owns(client.peer()))
     }
 
-    /// Admits a connection, or refuses it and returns none.
+    /// Admits a connection, or refuses it and returns none. May close connections of idle clients for it, which `closed` gets.
     pub(crate) fn admit(
         &mut self,
         socket: OwnedFd,
         kind: Kind,
-        poller: &Poller,
+        (poller, now): (&Poller, Instant),
+        closed: impl FnMut(ClientId),
     ) -> Option<ClientId> {
         let (peer, process) = peer_of(&socket, kind).ok()?;
-        self.admit_peer(socket, peer, process, poller)
+        self.admit_peer(socket, (peer, process), (poller, now), closed)
     }
 
     /// Admits a connection of this peer. The kernel may know its process.
     fn admit_peer(
         &mut self,
         socket: OwnedFd,
-        peer: Peer,
-        process: Option<i32>,
-        poller: &Poller,
+        (peer, process): (Peer, Option<i32>),
+        (poller, now): (&Poller, Instant),
+        mut closed: impl FnMut(ClientId),
     ) -> Option<ClientId> {
         let socket = self.closer.socket(peer.user(), socket);
         if !self.may(peer) {
@@ -176,7 +194,15 @@ impl Clients {
             tracing::info!("refused a client of {peer:?}, which may not connect");
             return None;
         }
-        let count = self.of_peer.get(&peer).copied().unwrap_or(0);
+        while !self.has_room(peer)
+            && let Some(idle) = self.idle_for(peer, now)
+        {
+            self.counters.idle += 1;
+            tracing::debug!("client {} is idle and makes room for one of {peer:?}", idle.0);
+            self.remove(idle, poller);
+            closed(idle);
+        }
+        let count = self.count_of(peer);
         let has_room = self.has_room(peer) && !self.closer.is_full(peer.user());
         let Some(id) = self.all.next().filter(|_| has_room) else {
             self.counters.too_many += 1;
@@ -195,7 +221,7 @@ impl Clients {
         *self.of_peer.entry(peer).or_default() += 1;
         self.counters.accepted += 1;
         tracing::trace!("accepted client {}: {peer:?}, process {process:?}", id.0);
-        self.all.insert(Client::new(socket, peer));
+        self.all.insert(Client::new(socket, peer, now));
         Some(id)
     }
 
@@ -209,11 +235,39 @@ impl Clients {
 
     /// Returns whether the limits allow one more client of this peer.
     fn has_room(&self, peer: Peer) -> bool {
-        let others = || self.of_peer.iter().filter(|(peer, _)| !owns(**peer)).map(|(_, n)| n);
-        let count = self.of_peer.get(&peer).copied().unwrap_or(0);
         self.all.len() < self.limits.clients
-            && (owns(peer)
-                || count < self.limits.of_peer && others().sum::<usize>() < self.limits.of_others)
+            && (owns(peer) || self.count_of(peer) < self.limits.of_peer && self.others_have_room())
+    }
+
+    /// Returns whether the limits allow one more client of all users except the owner and root.
+    fn others_have_room(&self) -> bool {
+        let others = self.of_peer.iter().filter(|(peer, _)| !owns(**peer)).map(|(_, n)| n);
+        others.sum::<usize>() < self.limits.of_others
+    }
+
+    fn count_of(&self, peer: Peer) -> usize {
+        self.of_peer.get(&peer).copied().unwrap_or(0)
+    }
+
+    /// Returns the client whose connection makes room for one of this peer: of the peer itself if it has its share, otherwise of the peer
+    /// with the most clients, and of these the one that has been idle longest.
+    fn idle_for(&self, peer: Peer, now: Instant) -> Option<ClientId> {
+        let most = self.count_of(peer);
+        let has_share = !owns(peer) && most >= self.limits.of_peer;
+        let must_be_other = !owns(peer) && !self.others_have_room();
+        let goes = |of: Peer| match () {
+            () if has_share => of == peer,
+            () => self.count_of(of) >= most && !(must_be_other && owns(of)),
+        };
+        let idle = self.all.iter().filter_map(|(id, client)| {
+            let since = client.idle_since().filter(|_| goes(client.peer()))?;
+            let is_long = now.saturating_duration_since(since) >= self.limits.idle;
+            is_long.then(|| (Reverse(self.count_of(client.peer())), since, id))
+        });
+        let mut idle: Vec<_> = idle.collect();
+        idle.sort_unstable();
+        let rests = |id: &ClientId| self.all.get(*id).is_some_and(|c| !c.has_unread_input());
+        idle.into_iter().map(|(.., id)| id).find(rests)
     }
 
     /// Waits until a source of the poller or a client is ready, or until the timeout.
@@ -319,6 +373,7 @@ impl Clients {
         if unread {
             self.stalled.entry(id).or_insert(now);
         }
+        client.note_time(now);
         client.watch(Token::Client(id.0.into()), poller, &self.limits);
         let waits = client.has_message();
         if waits || !self.waiting.is_empty() {

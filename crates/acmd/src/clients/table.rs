@@ -40,6 +40,10 @@ impl<T> Table<T> {
         }
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ClientId, &T)> {
+        self.all.iter().map(|(_, (id, value))| (*id, value))
+    }
+
     pub(super) fn get(&self, id: ClientId) -> Option<&T> {
         self.all.get(place(id)).filter(|(of, _)| *of == id).map(|(_, value)| value)
     }

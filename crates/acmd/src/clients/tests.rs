@@ -20,6 +20,7 @@ const SMALL: Limits = Limits {
     requests: 2,
     unread: 64,
     stall: Duration::from_secs(9),
+    idle: Duration::from_secs(3),
 };
 
 const OWNER: Access = Access { users: Users::NONE, unknown: false };
@@ -28,25 +29,30 @@ struct World {
     clients: Clients,
     poller: Poller,
     start: Instant,
+    /// The idle clients whose connections were closed.
+    closed: Vec<ClientId>,
 }
 
 impl World {
     fn new() -> Self {
         let (clients, poller) = (Clients::new(SMALL, OWNER), Poller::new().unwrap());
-        Self { clients, poller, start: Instant::now() }
+        Self { clients, poller, start: Instant::now(), closed: Vec::new() }
     }
 
     fn connect(&mut self) -> (UnixStream, Option<ClientId>) {
         let (far, near) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
-        (far, self.clients.admit(near.into(), Kind::Unix, &self.poller))
+        let at = (&self.poller, self.start);
+        (far, self.clients.admit(near.into(), Kind::Unix, at, |_| {}))
     }
 
     /// Admits a connection of another peer.
     fn admit(&mut self, peer: Peer) -> (UnixStream, Option<ClientId>) {
         let (far, near) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
-        (far, self.clients.admit_peer(near.into(), peer, None, &self.poller))
+        let at = (&self.poller, self.start);
+        let id = self.clients.admit_peer(near.into(), (peer, None), at, |id| self.closed.push(id));
+        (far, id)
     }
 
     /// Returns which sockets are ready, and whether each is at its end.
@@ -175,11 +181,97 @@ fn users_other_than_the_owner_have_shares_and_leave_room_for_others() {
     let owner = Peer::User(rustix::process::geteuid().as_raw());
     let [(_far6, own), (_far7, root)] = [owner, Peer::User(0)].map(|peer| world.admit(peer));
     assert!(own.is_some() && root.is_some());
+    // The machine has shares for the same users.
+    let users = [first, second, other, own, root].map(|id| world.clients.user(id.unwrap()));
+    let [local, remote] = [User::Local(4001), User::Remote(Ipv4Addr::new(10, 0, 0, 1).into())];
+    assert_eq!(users, [local, local, remote, User::Owner, User::Owner]);
     for id in [root, first] {
         assert!(world.clients.remove(id.unwrap(), &world.poller));
     }
     assert!(world.admit(two).1.is_some(), "the place of one that left");
     assert_eq!(world.clients.counters().too_many, 2);
+}
+
+/// Lets a client send a request with this transaction ID, and answers it.
+fn exchange(world: &mut World, far: &mut UnixStream, id: ClientId, tid: u64) {
+    far.write_all(&request(tid)).unwrap();
+    world.clients.fill(id);
+    assert_eq!(world.take(id), Some(tid));
+    let answer = world.answer(id, 1);
+    assert!(!world.settle(id));
+    far.read_exact(&mut vec![0; answer.len()]).unwrap();
+}
+
+#[test]
+fn client_that_has_been_idle_longest_makes_room_for_another() {
+    let mut world = World::new();
+    let owner = Peer::User(rustix::process::geteuid().as_raw());
+    let mut all = Vec::new();
+    for _ in 0..SMALL.clients {
+        let (far, id) = world.admit(owner);
+        all.push((far, id.unwrap()));
+    }
+    // The first has not asked yet, the second asks as librdmacm of rdma-core does, which does not connect again, and the third waits.
+    for (n, tid) in [(1, 0), (2, 7), (3, 8), (4, 9)] {
+        world.start += Duration::from_millis(1);
+        let (far, id) = &mut all[n];
+        exchange(&mut world, far, *id, tid);
+    }
+    world.clients.begin(all[2].1, RequestId(1), 1);
+    world.start += SMALL.idle - Duration::from_millis(2);
+    assert_eq!(world.admit(owner).1, None, "none has been idle for long enough");
+    world.start += Duration::from_millis(2);
+    // The next would be the fourth, but it has sent a request that is not read yet.
+    all[3].0.write_all(&request(10)).unwrap();
+    assert!(world.admit(owner).1.is_some());
+    assert_eq!(world.closed, [all[4].1]);
+    assert_eq!(all[4].0.read(&mut [0]).unwrap(), 0, "its connection is closed");
+    assert_eq!(world.admit(owner).1, None);
+    // The fourth again, once it is idle, but not as soon as its answer is sent.
+    world.clients.fill(all[3].1);
+    assert_eq!(world.take(all[3].1), Some(10));
+    assert_eq!(world.admit(owner).1, None);
+    world.answer(all[3].1, 1);
+    assert!(!world.settle(all[3].1));
+    assert_eq!(world.admit(owner).1, None);
+    world.start += SMALL.idle;
+    assert!(world.admit(owner).1.is_some());
+    assert_eq!(world.closed, [all[4].1, all[3].1]);
+    assert_eq!(world.clients.counters().idle, 2);
+    assert_eq!(world.clients.counters().too_many, 4);
+    assert_eq!(world.clients.len(), SMALL.clients);
+}
+
+#[test]
+fn idle_clients_make_room_within_their_user_s_share_or_of_the_user_with_most() {
+    let mut world = World::new();
+    world.clients.set_limits(SMALL, Access { users: Users::All, unknown: false });
+    let [owner, one, two, three] =
+        [rustix::process::geteuid().as_raw(), 4001, 4002, 4003].map(Peer::User);
+    let connect = |world: &mut World, peer: Peer| {
+        let (mut far, id) = world.admit(peer);
+        let id = id?;
+        world.start += SMALL.idle;
+        exchange(world, &mut far, id, 1);
+        world.start += SMALL.idle;
+        Some((far, id))
+    };
+    let owners = [owner; 2].map(|peer| connect(&mut world, peer).unwrap());
+    let ones = [one; 2].map(|peer| connect(&mut world, peer).unwrap());
+    // A user that has its share makes room itself, although the owner's clients have been idle longer.
+    let third = connect(&mut world, one).unwrap();
+    assert_eq!(world.closed, [ones[0].1]);
+    let two_s = connect(&mut world, two).unwrap();
+    // All others have their share: the one with most makes room.
+    let three_s = connect(&mut world, three).unwrap();
+    assert_eq!(world.closed[1..], [ones[1].1]);
+    // The table is full, and the owner has most.
+    assert_eq!(world.clients.len(), SMALL.clients);
+    let own = connect(&mut world, owner).unwrap();
+    assert_eq!(world.closed[2..], [owners[0].1]);
+    assert_eq!(world.clients.len(), SMALL.clients);
+    drop((own, third, two_s, three_s));
+    assert_eq!(world.clients.counters().too_many, 0);
 }
 
 #[test]
@@ -192,18 +284,18 @@ fn tcp_client_closed_before_accept_has_no_user_and_is_not_allowed() {
     };
     let (far, near) = connect();
     drop(far);
-    assert_eq!(world.clients.admit(near, Kind::Tcp, &world.poller), None);
+    assert_eq!(world.clients.admit(near, Kind::Tcp, (&world.poller, world.start), |_| {}), None);
     assert_eq!(world.clients.counters().not_allowed, 1);
     // A connected client keeps its user, even when it will send nothing more.
     let (far, near) = connect();
     far.shutdown(Shutdown::Write).unwrap();
-    let id = world.clients.admit(near, Kind::Tcp, &world.poller).unwrap();
+    let id = world.clients.admit(near, Kind::Tcp, (&world.poller, world.start), |_| {}).unwrap();
     assert!(world.clients.is_owner(id));
     // An open service admits the others, but treats none of them as its owner.
     world.clients.set_limits(SMALL, Access { unknown: true, ..OWNER });
     let (far, near) = connect();
     drop(far);
-    let id = world.clients.admit(near, Kind::Tcp, &world.poller).unwrap();
+    let id = world.clients.admit(near, Kind::Tcp, (&world.poller, world.start), |_| {}).unwrap();
     assert!(!world.clients.is_owner(id));
 }
 

@@ -1,4 +1,4 @@
-//! The queue of lookups. A name server may answer slowly or not at all, so queries wait: each client has its own queue. Users take turns,
+//! A queue of lookups. A name server may answer slowly or not at all, so queries wait: each client has its own queue. Users take turns,
 //! and so do the clients of each user. Both have only a few lookups at a time, so that their names do not delay others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -8,18 +8,23 @@ use rdmux_acm::{ClientId, QuestionId};
 use super::{Asker, Question};
 use crate::listen::Peer;
 
-/// The maximum number of entries in the queues of all clients together.
-pub(super) const WAITING: usize = 256;
-/// The maximum number of concurrent lookups.
-const LOOKUPS: usize = 32;
-/// The maximum number of concurrent lookups for one user.
-const USER_LOOKUPS: usize = 8;
-/// The maximum number of concurrent lookups for one client.
-pub(super) const CLIENT_LOOKUPS: usize = 2;
+/// The limits of a queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// The maximum number of entries in the queues of all clients together.
+    pub(super) waiting: usize,
+    /// The maximum number of concurrent lookups.
+    pub(super) lookups: usize,
+    /// The maximum number of concurrent lookups for one user.
+    pub(super) of_user: usize,
+    /// The maximum number of concurrent lookups for one client.
+    pub(super) of_client: usize,
+}
 
 /// The waiting queries, and the number of lookups in progress.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Line {
+    limits: Limits,
     /// The waiting queries. Each is in the queue of every client that waits for its result, and is looked up when the first of these
     /// clients has its turn.
     questions: HashMap<QuestionId, Question>,
@@ -47,6 +52,10 @@ struct Client {
 }
 
 impl Line {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, questions: HashMap::new(), users: BTreeMap::new(), turn: 0 }
+    }
+
     /// Queues a query for these clients. If the queue has too many entries and all are needed, removes the newest entries of the user that
     /// has most, and of its client that has most. Returns the queries that have no entry left.
     pub(super) fn push(
@@ -88,7 +97,7 @@ impl Line {
         askers: BTreeSet<Asker>,
         is_wanted: impl FnMut(QuestionId) -> bool,
     ) -> Vec<Question> {
-        if self.waiting() + askers.len() > WAITING {
+        if self.waiting() + askers.len() > self.limits.waiting {
             self.tidy(is_wanted);
         }
         if !self.questions.contains_key(&id) {
@@ -96,7 +105,7 @@ impl Line {
         }
         let mut lost = vec![id];
         for asker in askers {
-            if self.waiting() >= WAITING {
+            if self.waiting() >= self.limits.waiting {
                 let Some(client) = self.longest(asker) else { continue };
                 lost.extend(client.waiting.pop_back());
             }
@@ -107,8 +116,7 @@ impl Line {
             user.clients.entry(asker.client).or_insert(new).waiting.push_back(id);
         }
         self.forget_idle();
-        let kept: BTreeSet<QuestionId> = self.clients().flat_map(|c| &c.waiting).copied().collect();
-        lost.retain(|id| !kept.contains(id));
+        lost.retain(|id| !self.clients().any(|client| client.waiting.contains(id)));
         lost.iter().filter_map(|id| self.questions.remove(id)).collect()
     }
 
@@ -151,10 +159,11 @@ impl Line {
         &mut self,
         mut is_wanted: impl FnMut(QuestionId) -> bool,
     ) -> Option<(Asker, Question)> {
-        while self.clients().map(|client| client.lookups).sum::<usize>() < LOOKUPS {
-            let users = self.users.iter_mut().filter(|(_, user)| user.is_ready());
+        let limits = self.limits;
+        while self.clients().map(|client| client.lookups).sum::<usize>() < limits.lookups {
+            let users = self.users.iter_mut().filter(|(_, user)| user.is_ready(&limits));
             let (&user_id, user) = users.min_by_key(|(_, user)| (user.lookups(), user.turn))?;
-            let clients = user.clients.iter_mut().filter(|(_, client)| client.is_ready());
+            let clients = user.clients.iter_mut().filter(|(_, client)| client.is_ready(&limits));
             let (&id, client) = clients.min_by_key(|(_, client)| (client.lookups, client.turn))?;
             let question = *client.waiting.front()?;
             let is_next = is_wanted(question);
@@ -204,14 +213,14 @@ impl User {
     }
 
     /// Returns whether one of its queries may be looked up now.
-    fn is_ready(&self) -> bool {
-        self.lookups() < USER_LOOKUPS && self.clients.values().any(Client::is_ready)
+    fn is_ready(&self, limits: &Limits) -> bool {
+        self.lookups() < limits.of_user && self.clients.values().any(|c| c.is_ready(limits))
     }
 }
 
 impl Client {
-    fn is_ready(&self) -> bool {
-        self.lookups < CLIENT_LOOKUPS && !self.waiting.is_empty()
+    fn is_ready(&self, limits: &Limits) -> bool {
+        self.lookups < limits.of_client && !self.waiting.is_empty()
     }
 }
 
@@ -220,6 +229,12 @@ mod tests {
     use rdmux_acm::EndpointId;
 
     use super::*;
+
+    const LIMITS: Limits = Limits { waiting: 256, lookups: 32, of_user: 8, of_client: 2 };
+
+    fn line() -> Line {
+        Line::new(LIMITS)
+    }
 
     /// Returns a client, whose user is a hundredth of its number.
     fn asker(client: u32) -> Asker {
@@ -251,7 +266,7 @@ mod tests {
 
     #[test]
     fn lookups_are_scheduled_round_robin_by_user_with_a_limit() {
-        let mut line = Line::default();
+        let mut line = line();
         for number in 0..10 {
             push(&mut line, 100, number);
         }
@@ -269,12 +284,12 @@ mod tests {
             push(&mut line, client * 100, 100 + u64::from(client));
         }
         let more = std::iter::from_fn(|| next(&mut line)).count();
-        assert_eq!(more, LOOKUPS - 5);
+        assert_eq!(more, LIMITS.lookups - 5);
     }
 
     #[test]
     fn user_with_many_clients_has_no_more_turns_than_one_with_few() {
-        let mut line = Line::default();
+        let mut line = line();
         for client in 100..120 {
             push(&mut line, client, client.into());
         }
@@ -282,7 +297,7 @@ mod tests {
         push(&mut line, 200, 1001);
         let all: Vec<_> = std::iter::from_fn(|| next(&mut line)).map(|(_, n)| n).collect();
         assert_eq!(all[..4], [100, 1000, 101, 1001]);
-        assert_eq!(all.len(), USER_LOOKUPS + 2);
+        assert_eq!(all.len(), LIMITS.of_user + 2);
         // Clients of one user take turns, too.
         line.done(asker(100));
         push(&mut line, 107, 2000);
@@ -291,7 +306,7 @@ mod tests {
 
     #[test]
     fn question_that_several_wait_for_is_looked_up_when_the_first_has_its_turn() {
-        let mut line = Line::default();
+        let mut line = line();
         for number in 0..10 {
             push(&mut line, 100, number);
         }
@@ -310,8 +325,8 @@ mod tests {
 
     #[test]
     fn full_lookup_queue_refuses_the_user_with_most_entries() {
-        let mut line = Line::default();
-        let most = u64::try_from(WAITING).unwrap();
+        let mut line = line();
+        let most = u64::try_from(LIMITS.waiting).unwrap();
         assert!((0..most).all(|number| push(&mut line, 100, number).is_empty()));
         assert_eq!(push(&mut line, 100, 1000), [1000]);
         for number in 0..most / 2 {
@@ -325,12 +340,12 @@ mod tests {
 
     #[test]
     fn question_for_which_there_is_no_room_in_one_line_waits_in_another() {
-        let mut line = Line::default();
-        let most = u64::try_from(WAITING).unwrap();
+        let mut line = line();
+        let most = u64::try_from(LIMITS.waiting).unwrap();
         (0..most).for_each(|number| assert!(push(&mut line, 100, number).is_empty()));
         assert!(join(&mut line, 200, most - 1).is_empty());
         assert!(join(&mut line, 100, most - 1).is_empty());
-        assert_eq!((line.waiting(), line.questions.len()), (WAITING, WAITING));
+        assert_eq!((line.waiting(), line.questions.len()), (LIMITS.waiting, LIMITS.waiting));
         assert_eq!(next(&mut line), Some((100, 0)));
         assert_eq!(next(&mut line), Some((200, most - 1)));
         assert!(push(&mut line, 100, 1000).is_empty() && push(&mut line, 100, 1001).is_empty());
@@ -339,11 +354,11 @@ mod tests {
 
     #[test]
     fn unwanted_lookups_are_dropped_from_the_queue() {
-        let mut line = Line::default();
-        let most = u64::try_from(WAITING).unwrap();
+        let mut line = line();
+        let most = u64::try_from(LIMITS.waiting).unwrap();
         assert!((0..most).all(|number| push(&mut line, 100, number).is_empty()));
         let refused = line.push(question(1000), [asker(100)].into(), |question| question.0 != 7);
-        assert!(refused.is_empty() && line.waiting() == WAITING);
+        assert!(refused.is_empty() && line.waiting() == LIMITS.waiting);
         let (_, next) = line.next(|question| question.0 == 1000).unwrap();
         assert_eq!((next.question.0, line.waiting(), line.questions.len()), (1000, 0, 0));
         line.done(asker(100));

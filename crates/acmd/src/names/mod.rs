@@ -6,15 +6,21 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::{io, thread};
 
 use rdmux_acm::{ClientId, EndpointId, QuestionId};
 use rdmux_host::{Registry, RuntimeDir};
 
-use self::line::{Line, WAITING};
+use self::line::{Limits, Line};
 use crate::listen::Peer;
 use crate::wake::{self, Wake, Waker};
+
+/// The limits of searches among virtual hosts, which one thread makes one after another. Some are passed to it at a time, so that it need
+/// not wait for the service.
+const HOSTS: Limits = Limits { waiting: 1024, lookups: 8, of_user: 8, of_client: 8 };
+/// The limits of lookups in the operating system, each of which has a thread.
+const OTHERS: Limits = Limits { waiting: 256, lookups: 32, of_user: 8, of_client: 2 };
 
 /// A client that waits for a name; none if no client waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,10 +75,10 @@ pub(crate) struct Found {
 
 /// A message from a lookup thread.
 enum Word {
-    /// A virtual host has the name.
-    Host(Found),
+    /// A virtual host has the name, which was searched for this client.
+    Host(Asker, Found),
     /// No virtual host has the name.
-    NoHost(Question),
+    NoHost(Asker, Question),
     /// The operating system's answer, for this client.
     System(Asker, Found),
 }
@@ -99,11 +105,14 @@ type LookUp = Arc<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>;
 /// Looks up names in threads: one thread searches the virtual hosts, and each lookup in the operating system has its
 /// own.
 pub(crate) struct Names {
-    questions: SyncSender<Question>,
+    questions: SyncSender<(Asker, Question)>,
     words: Receiver<Word>,
     wake: Wake,
     teller: Teller,
     others: LookUp,
+    /// The queries for the virtual hosts.
+    hosts: Line,
+    /// The queries for the operating system, for names that no virtual host has.
     line: Line,
 }
 
@@ -123,28 +132,33 @@ impl Names {
         host: impl Fn(&str) -> Option<IpAddr> + Send + 'static,
         others: impl Fn(&str) -> Vec<IpAddr> + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let (questions, asked) = sync_channel::<Question>(WAITING);
-        let (tell, words) = sync_channel(WAITING);
+        let (questions, asked) = sync_channel::<(Asker, Question)>(HOSTS.lookups);
+        let (tell, words) = sync_channel(HOSTS.lookups + OTHERS.lookups);
         let (wake, waker) = wake::pair()?;
         let teller = Teller { words: tell, waker };
-        let hosts = teller.clone();
+        let teller_of_hosts = teller.clone();
         thread::Builder::new().name("names".to_owned()).spawn(move || {
-            for question in asked {
+            for (asker, question) in asked {
                 let word = match host(&question.name) {
-                    Some(ip) => Word::Host(question.found(vec![ip])),
-                    None => Word::NoHost(question),
+                    Some(ip) => Word::Host(asker, question.found(vec![ip])),
+                    None => Word::NoHost(asker, question),
                 };
-                if !hosts.tell(word) {
+                if !teller_of_hosts.tell(word) {
                     return;
                 }
             }
         })?;
-        Ok(Self { questions, words, wake, teller, others: Arc::new(others), line: Line::default() })
+        let (others, hosts, line) = (Arc::new(others), Line::new(HOSTS), Line::new(OTHERS));
+        Ok(Self { questions, words, wake, teller, others, hosts, line })
     }
 
-    /// Starts a lookup. Returns false when too many are queued.
-    pub(crate) fn ask(&self, question: Question) -> bool {
-        !matches!(self.questions.try_send(question), Err(TrySendError::Full(_)))
+    /// Queues a lookup, for the clients that wait for it. Returns the results of queries that are refused for it, or because it is refused.
+    pub(crate) fn ask(&mut self, question: Question, waiting: &mut impl Waiting) -> Vec<Found> {
+        let askers = waiting.askers(question.question);
+        let refused = self.hosts.push(question, askers, |question| waiting.is_wanted(question));
+        let mut all = refused.iter().map(Question::refused).collect();
+        self.search_next(waiting, &mut all);
+        all
     }
 
     /// Takes results, and starts the next lookups in the operating system, except those that are not needed any more. Queries that do not
@@ -154,8 +168,12 @@ impl Names {
         let mut all = Vec::new();
         for word in self.words.try_iter() {
             match word {
-                Word::Host(found) => all.push(found),
-                Word::NoHost(question) => {
+                Word::Host(asker, found) => {
+                    self.hosts.done(asker);
+                    all.push(found);
+                }
+                Word::NoHost(asker, question) => {
+                    self.hosts.done(asker);
                     let askers = waiting.askers(question.question);
                     let refused = self.line.push(question, askers, |q| waiting.is_wanted(q));
                     all.extend(refused.iter().map(Question::refused));
@@ -166,6 +184,7 @@ impl Names {
                 }
             }
         }
+        self.search_next(waiting, &mut all);
         self.look_up_next(waiting, &mut all);
         all
     }
@@ -178,10 +197,24 @@ impl Names {
         asker: Asker,
         waiting: &mut impl Waiting,
     ) -> Vec<Found> {
-        let refused = self.line.join(question, asker, |question| waiting.is_wanted(question));
+        let mut refused = self.hosts.join(question, asker, |q| waiting.is_wanted(q));
+        refused.extend(self.line.join(question, asker, |q| waiting.is_wanted(q)));
         let mut all = refused.iter().map(Question::refused).collect();
+        self.search_next(waiting, &mut all);
         self.look_up_next(waiting, &mut all);
         all
+    }
+
+    /// Passes the next queries to the thread that searches the virtual hosts, which has room for as many as may be in progress.
+    fn search_next(&mut self, waiting: &mut impl Waiting, refused: &mut Vec<Found>) {
+        while let Some((asker, question)) = self.hosts.next(|question| waiting.is_wanted(question))
+        {
+            let refusal = question.refused();
+            if self.questions.try_send((asker, question)).is_err() {
+                self.hosts.done(asker);
+                refused.push(refusal);
+            }
+        }
     }
 
     fn look_up_next(&mut self, waiting: &mut impl Waiting, refused: &mut Vec<Found>) {
@@ -220,7 +253,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::{Condvar, Mutex};
 
-    use super::line::CLIENT_LOOKUPS;
     use super::*;
 
     /// A name server that answers for a name on command.
@@ -294,10 +326,15 @@ mod tests {
 
     impl World {
         fn new() -> Self {
+            Self::by(|_, name| (name == "host").then_some(IP))
+        }
+
+        /// Makes a service that searches for hosts by this function.
+        fn by(host: impl Fn(&Server, &str) -> Option<IpAddr> + Send + 'static) -> Self {
             let server = Arc::new(Server::default());
-            let theirs = server.clone();
-            let host = |name: &str| (name == "host").then_some(IP);
-            let names = Names::by(host, move |name| theirs.look_up(name)).unwrap();
+            let [hosts, others] = [(); 2].map(|()| server.clone());
+            let host = move |name: &str| host(&hosts, name);
+            let names = Names::by(host, move |name| others.look_up(name)).unwrap();
             Self { names, server, clients: Clients::default() }
         }
 
@@ -305,10 +342,10 @@ mod tests {
         /// meanwhile.
         fn ask(&mut self, client: u32, number: u64, name: &str) -> Vec<(u64, Option<Vec<IpAddr>>)> {
             self.clients.waiting.entry(number).or_default().insert(asker(client));
-            assert!(self.names.ask(question(number, name)));
             // Virtual hosts are searched one query after the other.
-            assert!(self.names.ask(question(MARK, "host")));
-            let mut all = Vec::new();
+            self.clients.waiting.insert(MARK, [asker(client)].into());
+            let mut all = self.queue(number, name);
+            all.extend(self.queue(MARK, "host"));
             loop {
                 all.extend(self.take());
                 if let Some(at) = all.iter().position(|(number, _)| *number == MARK) {
@@ -320,8 +357,11 @@ mod tests {
         }
 
         fn take(&mut self) -> Vec<(u64, Option<Vec<IpAddr>>)> {
-            let found = self.names.take(&mut self.clients);
-            found.into_iter().map(|found| (found.question.0, found.addresses)).collect()
+            numbered(self.names.take(&mut self.clients))
+        }
+
+        fn queue(&mut self, number: u64, name: &str) -> Vec<(u64, Option<Vec<IpAddr>>)> {
+            numbered(self.names.ask(question(number, name), &mut self.clients))
         }
 
         /// Returns the numbers of the results, once there are this many.
@@ -340,6 +380,10 @@ mod tests {
 
     const MARK: u64 = u64::MAX;
 
+    fn numbered(found: Vec<Found>) -> Vec<(u64, Option<Vec<IpAddr>>)> {
+        found.into_iter().map(|found| (found.question.0, found.addresses)).collect()
+    }
+
     fn question(number: u64, name: &str) -> Question {
         let (endpoint, question) = (EndpointId(1), QuestionId(number));
         Question { endpoint, question, name: name.to_owned() }
@@ -349,7 +393,7 @@ mod tests {
     fn names_are_looked_up_in_a_thread() {
         let dir = rdmux_testing::temp_dir();
         let mut names = Names::start(RuntimeDir::at(dir.path()).unwrap()).unwrap();
-        assert!(names.ask(question(2, "127.0.0.5")));
+        assert!(names.ask(question(2, "127.0.0.5"), &mut Clients::default()).is_empty());
         let found = loop {
             if let Some(found) = names.take(&mut Clients::default()).pop() {
                 break found;
@@ -364,14 +408,14 @@ mod tests {
     #[test]
     fn names_that_take_long_hold_up_no_host_and_some_are_refused() {
         let mut world = World::new();
-        let most = u64::try_from(WAITING + CLIENT_LOOKUPS).unwrap();
+        let most = u64::try_from(OTHERS.waiting + OTHERS.of_client).unwrap();
         for number in 0..most {
             assert_eq!(world.ask(1, number, "slow"), []);
         }
         assert_eq!(world.ask(1, most, "slow"), [(most, None)]);
         assert_eq!(world.ask(1, 1000, "host"), [(1000, Some(vec![IP]))]);
         world.server.answer("slow");
-        assert_eq!(world.found(WAITING + CLIENT_LOOKUPS), (0..most).collect());
+        assert_eq!(world.found(OTHERS.waiting + OTHERS.of_client), (0..most).collect());
     }
 
     #[test]
@@ -402,9 +446,35 @@ mod tests {
         }
         assert_eq!(found, [100].into());
         let slow = world.server.asked().iter().filter(|name| *name == "slow").count();
-        assert!(slow <= CLIENT_LOOKUPS, "{slow}");
+        assert!(slow <= OTHERS.of_client, "{slow}");
         world.server.answer("slow");
         assert_eq!(world.found(100).len(), 100);
+    }
+
+    #[test]
+    fn names_of_one_user_leave_room_in_the_search_among_hosts_for_those_of_others() {
+        let mut world = World::by(|server, name| server.look_up(name).pop());
+        let most = u64::try_from(HOSTS.waiting + HOSTS.lookups).unwrap();
+        for number in 0..most {
+            world.clients.waiting.insert(number, [asker(1)].into());
+            assert_eq!(world.queue(number, "slow"), []);
+        }
+        world.clients.waiting.insert(most, [asker(1)].into());
+        assert_eq!(world.queue(most, "slow"), [(most, None)]);
+        // Another user's name takes the place of the newest one, and is searched after those that the thread already has.
+        world.clients.waiting.insert(1 << 20, [asker(2)].into());
+        assert_eq!(world.queue(1 << 20, "quick"), [(most - 1, None)]);
+        // The next one stays, because the other user waits for it, too.
+        assert!(world.names.join(QuestionId(most - 2), asker(2), &mut world.clients).is_empty());
+        ["slow", "quick"].iter().for_each(|name| world.server.answer(name));
+        let mut found = Vec::new();
+        while !found.contains(&(1 << 20)) {
+            found.extend(world.take().into_iter().map(|(number, _)| number));
+            thread::yield_now();
+        }
+        let at = found.iter().position(|number| *number == 1 << 20).unwrap();
+        // The users take turns then, and it may be the first one's.
+        assert!(at <= HOSTS.lookups + 1, "{found:?}");
     }
 
     #[test]

@@ -157,10 +157,11 @@ impl Service {
         if let Address::Name(name) = address
             && let Some(name) = name.as_str()
         {
-            if !self.names.ask(Question { endpoint, question, name: name.to_owned() }) {
-                self.resolver.change().refuse_system(time(), question, &mut self.driver);
-            }
-            return;
+            let question = Question { endpoint, question, name: name.to_owned() };
+            let mut waiting =
+                Askers { resolver: &mut self.resolver, clients: &self.driver.clients };
+            let refused = self.names.ask(question, &mut waiting);
+            return self.tell_names(refused);
         }
         let addresses: Vec<_> = ip_of(address).into_iter().collect();
         self.tell_system(endpoint, question, &addresses);

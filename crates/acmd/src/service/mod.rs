@@ -264,11 +264,16 @@ impl Service {
 
     fn handle(&mut self, event: &Ready, now: Instant) {
         match event.token {
-            Token::Listener(index) => self.accept(index),
+            Token::Listener(index) => self.accept(index, now),
             Token::Client(id) => self.handle_client(id, event, now),
             Token::Signal => self.handle_signal(),
             Token::Files => {
                 if self.files.as_ref().is_some_and(Files::take) {
+                    self.reload = Some(Instant::now() + SETTLE);
+                }
+            }
+            Token::Mounts => {
+                if self.files.as_ref().is_some_and(Files::are_elsewhere) {
                     self.reload = Some(Instant::now() + SETTLE);
                 }
             }
@@ -362,14 +367,18 @@ impl Service {
         self.look.push(now + AGAIN);
     }
 
-    fn accept(&mut self, index: u64) {
+    fn accept(&mut self, index: u64, now: Instant) {
         let index = usize::try_from(index).unwrap_or(usize::MAX);
         for _ in 0..ACCEPTS {
             let Some(listener) = self.listeners.get_mut(index) else { return };
             match listener.accept() {
                 Ok(Some(socket)) => {
                     let kind = listener.kind();
-                    self.driver.clients.admit(socket, kind, &self.poller);
+                    let clients = &mut self.driver.clients;
+                    let closed = |id| self.resolver.change().remove_client(id);
+                    if let Some(id) = clients.admit(socket, kind, (&self.poller, now), closed) {
+                        self.resolver.set_user(id, clients.user(id));
+                    }
                 }
                 Ok(None) => return,
                 Err(e) => {

@@ -1,6 +1,7 @@
 //! Reads files again, and opens the sockets that options require.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
 
 use rdmux_acm::{EndpointId, Known};
 use rdmux_acm_client::Users;
@@ -12,7 +13,7 @@ use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{Gid, Lid};
 
 use super::refresh::Needed;
-use super::{Service, time};
+use super::{SETTLE, Service, time};
 use crate::AcmdError;
 use crate::clients::{Access, Limits};
 use crate::config::{Loaded, Sources, surplus};
@@ -55,16 +56,30 @@ impl Service {
         self.must_load = true;
         // What still cannot be had is logged again.
         self.failures.clear();
-        self.devices.forget_failures(std::time::Instant::now());
+        self.devices.forget_failures(Instant::now());
         self.unmet = Report::default();
         self.refresh();
-        self.settle(std::time::Instant::now());
+        self.settle(Instant::now());
     }
 
     /// Replaces the watcher of the files.
     pub(super) fn watch_files(&mut self, files: Option<Files>) {
         if let Some(old) = std::mem::replace(&mut self.files, files) {
             self.poller.remove(&old);
+            if let Some(mounts) = old.mounts() {
+                self.poller.remove(mounts);
+            }
+        }
+        // What has changed before the poller watches the table is not reported.
+        if self.files.as_ref().is_some_and(|files| files.have_new_mounts() && files.are_elsewhere())
+        {
+            self.reload = Some(Instant::now() + SETTLE);
+        }
+        // Only the error condition is awaited: the table can always be read.
+        if let Some(mounts) = self.files.as_ref().and_then(Files::mounts)
+            && let Err(e) = self.poller.add(mounts, Token::Mounts, Interest::Nothing)
+        {
+            tracing::warn!("changes of mounts go unseen: {e}; send SIGHUP");
         }
         if let Some(files) = &self.files
             && let Err(e) = self.poller.add(files, Token::Files, Interest::Read)

@@ -23,6 +23,7 @@ impl Service {
             ("clients_accepted", clients.accepted),
             ("clients_not_allowed", clients.not_allowed + self.driver.cache.refused()),
             ("clients_too_many", clients.too_many),
+            ("clients_closed_idle", clients.idle),
             ("clients_dropped_unread", clients.stalled),
             ("clients_dropped_malformed", clients.malformed),
             ("known_addresses", number(known)),

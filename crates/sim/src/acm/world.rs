@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rdmux_acm::{
     ClientId, Dest, Endpoint, EndpointId, Failure, Forget, Machine, Peer, Port, PortId, PortKind,
-    QuestionId, Request, RequestId, Resolved, SaFailure, To,
+    QuestionId, Request, RequestId, Resolved, SaFailure, To, User,
 };
 use rdmux_transport::Time;
 use rdmux_wire::acm::{Address, Datagram};
@@ -23,6 +23,8 @@ use crate::agenda::Agenda;
 const EVENTS: u64 = 2_000_000;
 const PORT: PortId = PortId(0);
 const EP: EndpointId = EndpointId(0);
+/// The users other than the owner, whose client is the first.
+const OTHERS: [User; 2] = [User::Local(1), User::Local(2)];
 
 /// An event of the agenda.
 pub(super) enum Event {
@@ -301,6 +303,7 @@ impl World {
                 }
                 Want::Leave(mgid) => {
                     self.hosts[n].members.remove(&mgid);
+                    self.hosts[n].joins.remove(&mgid);
                 }
                 Want::Paths(id, record) => self.administration(n, id, &record),
                 Want::Answer(client, id, answer) => self.answered(n, (client, id), answer)?,
@@ -333,6 +336,13 @@ impl World {
         }
         if requests > options.max_requests || searches > options.max_requests {
             return Err(format!("host {n} has {requests} requests and {searches} searches open"));
+        }
+        let of_others = OTHERS.map(|user| machine.open_of(user));
+        let sum = of_others.iter().fold((0, 0), |sum, open| (sum.0 + open.0, sum.1 + open.1));
+        let [half, most] = [options.max_requests.div_ceil(2), options.max_requests];
+        let is_beyond = |open: (usize, usize), most| open.0 > most || open.1 > most;
+        if of_others.iter().any(|open| is_beyond(*open, half)) || is_beyond(sum, most - most / 4) {
+            return Err(format!("host {n}: users have {of_others:?} open of {most}"));
         }
         let late = self.hosts[n].open.iter().find(|(_, open)| open.until < self.agenda.now());
         late.map_or(Ok(()), |(id, open)| {
@@ -423,6 +433,7 @@ impl World {
         let now = self.agenda.now();
         self.next += 1;
         let client = ClientId(self.rng.random_range(0..3));
+        self.hosts[n].machine.set_user(client, user_of(client));
         let id = RequestId(self.next);
         let no_delay = self.rng.random_bool(0.05);
         let timeout = Some(self.scenario.timeout);
@@ -652,6 +663,11 @@ impl World {
             if memory.0 != 0 || open != (0, 0) {
                 return Err(format!("host {n}: {memory:?} and {open:?} are left"));
             }
+            let joined = host.machine.groups(EP);
+            let is_left = |mgid: &&Gid| joined.iter().all(|record| record.mgid != **mgid);
+            if let Some(mgid) = host.members.iter().find(is_left) {
+                return Err(format!("host {n} is a member of {mgid}, which it has left"));
+            }
             self.stats.count(&host.machine);
         }
         self.stats.good += u64::from(self.scenario.is_good());
@@ -734,6 +750,11 @@ impl Host {
             subnet_timeout: 0,
         }
     }
+}
+
+fn user_of(client: ClientId) -> User {
+    let other = usize::try_from(client.0).ok().and_then(|n| OTHERS.get(n.checked_sub(1)?));
+    other.copied().unwrap_or_default()
 }
 
 /// Returns the address with a number: short and long names, and IP addresses.

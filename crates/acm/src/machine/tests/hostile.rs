@@ -8,7 +8,7 @@ use rdmux_wire::sa::Rate;
 use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qpn};
 
 use super::net::*;
-use crate::{Options, Peer, To};
+use crate::{GroupSpec, Options, Peer, To};
 
 fn groups(net: &Net) -> Groups {
     net.hosts[0].machine.groups(EP).iter().map(|group| group.mgid).collect()
@@ -102,6 +102,44 @@ fn groups_that_no_endpoint_lists_any_more_make_room_for_those_of_others() {
     assert_eq!(lists(&mut net, 6, Rate::GBPS_50), Rate::GBPS_50);
     assert_eq!(lists(&mut net, 7, Rate::GBPS_14), Rate::GBPS_14);
     assert_eq!(net.hosts[0].machine.groups(EP).len(), 6);
+}
+
+#[test]
+fn groups_of_other_endpoints_make_room_for_those_of_options() {
+    let mut net = Net::new(1, &acm());
+    let lowest = groups(&net)[0];
+    let listed = [Rate::GBPS_14, Rate::GBPS_20, Rate::GBPS_25, Rate::GBPS_28];
+    // The first is listed last.
+    for rate in listed.into_iter().chain([listed[0]]) {
+        net.pass(Duration::from_secs(1));
+        let group = Group { pkey: Pkey::DEFAULT, tos: 0, rate, mtu: Mtu::M2048 }.gid();
+        let groups = [lowest, group].into_iter().collect();
+        let [source, dest] = [name(5), name(9)];
+        let bytes = Datagram::Request(Request { tid: 1, source, dest, groups }).to_bytes();
+        receive(&mut net, &peer(5), &bytes);
+        net.run();
+    }
+    let rates = |net: &mut Net, options: Options| {
+        net.with(0, |machine, now, io| machine.set_options(now, options, io));
+        net.run();
+        let joined = net.hosts[0].machine.groups(EP);
+        assert_eq!(joined.len(), net.hosts[0].io.members.len());
+        joined.iter().map(|record| record.rate).collect::<alloc::vec::Vec<_>>()
+    };
+    let [low, own] = [Rate::GBPS_10, Rate::GBPS_100];
+    let [last, second] = [Rate::GBPS_14, Rate::GBPS_28];
+    assert_eq!(rates(&mut net, acm()).len(), 6);
+    let spec = |rate| GroupSpec { rate, mtu: Mtu::M4096, sl: 0, tos: 0 };
+    let with = |groups: &[Rate], max_groups| {
+        let groups = groups.iter().copied().map(spec).collect();
+        Options { groups, max_groups, ..acm() }
+    };
+    let [one, other] = [Rate::GBPS_40, Rate::GBPS_60];
+    assert_eq!(rates(&mut net, with(&[one, other], 6)), [low, last, second, one, other, own]);
+    // Those of the options that are removed from them are left, and so are those beyond a smaller maximum.
+    assert_eq!(rates(&mut net, with(&[other], 6)), [low, last, second, other, own]);
+    assert_eq!(rates(&mut net, with(&[other], 4)), [low, last, other, own]);
+    assert_eq!(rates(&mut net, with(&[], 1)), [low]);
 }
 
 #[test]

@@ -6,3 +6,4 @@ mod net;
 mod ports;
 mod resolving;
 mod timing;
+mod users;

@@ -53,6 +53,8 @@ impl Io for Driver {
         self.joins.push_back(*record);
     }
     fn leave(&mut self, _: EndpointId, mgid: Gid) {
+        // What is granted later is released at once.
+        self.joins.retain(|record| record.mgid != mgid);
         self.members.retain(|member| *member != mgid);
     }
     fn ask_paths(&mut self, _: PortId, id: QuestionId, record: &PathRecord, _: PathRecordMask) {

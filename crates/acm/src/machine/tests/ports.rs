@@ -381,6 +381,30 @@ fn path_by_a_group_is_not_shared_when_the_group_is_left_or_gives_no_paths() {
     }
 }
 
+/// The earlier subnet manager may still answer the join of a group, or the endpoint is a member already.
+#[test]
+fn group_that_is_not_needed_any_more_after_a_failover_is_left() {
+    for is_member in [false, true] {
+        let mut net = Net::new(0, &acm());
+        net.add(0, acm());
+        let lowest = net.hosts[0].io.joins.pop_front().unwrap();
+        net.hosts[0].io.members.push(lowest.mgid);
+        net.with(0, |m, now, io| m.handle_join(now, EP, lowest.mgid, Ok(&lowest), io));
+        if is_member {
+            net.run();
+            assert_eq!(net.hosts[0].io.members.len(), 2);
+        }
+        net.with(0, |machine, now, io| {
+            machine.set_port(now, PORT, Port { sm_lid: Lid(2000), ..port(0) }, io);
+            machine.set_options(now, Options::default(), io);
+        });
+        net.run();
+        assert_eq!(net.hosts[0].io.members.last(), Some(&lowest.mgid));
+        let others = net.hosts[0].io.members.iter().filter(|group| **group != lowest.mgid);
+        assert_eq!(others.count(), 0, "{is_member}");
+    }
+}
+
 #[test]
 fn endpoint_is_not_connected_without_its_pkey() {
     let mut net = Net::new(2, &acm());
