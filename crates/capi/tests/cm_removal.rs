@@ -1,4 +1,8 @@
 //! The end of the host service: ids get DEVICE_REMOVAL. It ends for the whole process, so this test is alone in its program.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "C functions, passed what the test itself made"
+)]
 
 mod cm_common;
 

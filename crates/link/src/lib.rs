@@ -28,8 +28,8 @@
 //!
 //! The data path's unsafe code is here and in `verbs` (registered memory). In this crate it is in `sys` (system calls that take pointers),
 //! [`tcp`] (payload received to its destination), `mmap` (mapped memory; with `--cfg loom` also its stand-in, `model`), [`wire`] (memory
-//! given by pointer), [`ring`] (records that the peer may still change), `robust` (a list that the kernel reads), `fence`, [`cancel`], [`signals`], [`inherited`], [`guarded`],
-//! [`procmem`] and [`namespace`]. All input from a socket, from shared memory or from a file
+//! given by pointer), [`ring`] (records that the peer may still change), `robust` (a list that the kernel reads), `fence`, [`cancel`],
+//! [`signals`], [`inherited`], [`guarded`], [`procmem`] and [`namespace`]. All input from a socket, from shared memory or from a file
 //! descriptor that a peer passed is checked and bounded: a hostile peer can only make a link fail.
 #![deny(unsafe_code)]
 

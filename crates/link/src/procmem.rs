@@ -340,8 +340,8 @@ impl ProcessMemory {
         }
     }
 
-    /// Returns an error if the process is known to have ended, or its memory to be another program's. Checks the former once in each tick of the coarse clock, some
-    /// milliseconds: no kernel allocates all its process IDs in that time, and none is reused before.
+    /// Returns an error if the process is known to have ended, or its memory to be another program's. Checks the former once in each
+    /// tick of the coarse clock, some milliseconds: no kernel allocates all its process IDs in that time, and none is reused before.
     fn look_for_it(&self) -> Result<(), ProcMemError> {
         self.is_still_it()?;
         let now = clock_gettime(ClockId::MonotonicCoarse);

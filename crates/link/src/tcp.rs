@@ -6,7 +6,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 use crate::sys;
@@ -30,6 +32,8 @@ pub enum Received {
 #[derive(Debug)]
 pub struct TcpStream {
     fd: OwnedFd,
+    /// Whether the kernel has taken bytes since the last check.
+    took: AtomicBool,
 }
 
 impl TcpStream {
@@ -41,7 +45,7 @@ impl TcpStream {
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         sockopt::set_tcp_nodelay(&fd, true)?;
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Self { fd })
+        Ok(Self { fd, took: AtomicBool::new(false) })
     }
 
     /// Returns the maximum number of bytes that the stream puts into a segment (EMSS, RFC 5044 section 2.1).
@@ -67,6 +71,17 @@ impl TcpStream {
     pub unsafe fn receive_to(&self, pieces: &[Piece], rest: &mut [u8]) -> io::Result<Received> {
         // SAFETY: the caller's promise.
         received(unsafe { sys::receive_pieces(&self.fd, pieces, rest) })
+    }
+
+    /// Returns whether the kernel has taken bytes to send since the last call.
+    pub fn took_bytes(&self) -> bool {
+        self.took.swap(false, Ordering::Relaxed)
+    }
+
+    /// Returns whether the kernel reports room to send. While it is short of memory, a send may fail with `EAGAIN` nevertheless.
+    pub fn has_room(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(n) if n > 0)
     }
 
     /// Shuts down the local half of the stream, after the data that was sent.
@@ -124,7 +139,7 @@ impl Wire for TcpStream {
     /// After any other error the stream is broken.
     fn send(&self, sent: &mut usize, (): &(), frame: &Frame<'_>) -> Result<(), LinkError> {
         if let Some(rest @ [_, ..]) = frame.header.get(*sent..) {
-            *sent += taken(sys::send_bytes(&self.fd, rest))?;
+            *sent += self.taken(sys::send_bytes(&self.fd, rest))?;
             return Ok(());
         }
         let skip = sent.saturating_sub(frame.header.len());
@@ -137,7 +152,7 @@ impl Wire for TcpStream {
             }
             Payload::Pieces(pieces) => pieces,
         };
-        *sent += taken(sys::send_pieces(&self.fd, pieces, skip))?;
+        *sent += self.taken(sys::send_pieces(&self.fd, pieces, skip))?;
         Ok(())
     }
 
@@ -152,12 +167,16 @@ impl Wire for TcpStream {
     }
 }
 
-/// Converts the kernel's result of a write.
-fn taken(answer: io::Result<usize>) -> Result<usize, LinkError> {
-    answer.map_err(|e| match e.kind() {
-        io::ErrorKind::WouldBlock => LinkError::Busy,
-        _ => LinkError::Io(e),
-    })
+impl TcpStream {
+    /// Converts the kernel's result of a write.
+    fn taken(&self, answer: io::Result<usize>) -> Result<usize, LinkError> {
+        let taken = answer.map_err(|e| match e.kind() {
+            io::ErrorKind::WouldBlock => LinkError::Busy,
+            _ => LinkError::Io(e),
+        })?;
+        self.took.store(true, Ordering::Relaxed);
+        Ok(taken)
+    }
 }
 
 /// Converts the kernel's result of a read.
@@ -306,13 +325,17 @@ mod tests {
     fn full_tcp_send_buffer_takes_a_part_then_is_busy() {
         let (a, _b) = pair();
         let big = vec![7_u8; 64 << 20];
+        assert!(a.has_room() && !a.took_bytes());
         let taken = send(&a, &[piece(&big)], 0).unwrap();
         assert!(0 < taken && taken < big.len());
+        assert!(a.took_bytes() && !a.took_bytes());
         let mut more = taken;
         while let Ok(n) = send(&a, &[piece(&big)], more) {
             more += n;
         }
+        a.took_bytes();
         assert!(matches!(send(&a, &[piece(&big)], more), Err(LinkError::Busy)));
+        assert!(!a.took_bytes() && !a.has_room());
         assert!(a.max_segment() > 1000);
     }
 }

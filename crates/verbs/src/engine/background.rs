@@ -193,8 +193,10 @@ impl Engine {
         }
         let owed = (!round.owed.is_empty()).then_some(RETRY);
         let unheard = (!heard).then_some(TICK);
-        let has_room_wakeup = round.inbound.streams().wait_for_room(&self.pending.lock());
-        self.deadline(device, has_room_wakeup).into_iter().chain(owed).chain(unheard).min()
+        let streams = round.inbound.streams();
+        let (has_room_wakeup, retry) = streams.wait_for_room(&self.pending.lock(), device.now());
+        let deadline = self.deadline(device, has_room_wakeup);
+        [deadline, owed, unheard, retry].into_iter().flatten().min()
     }
 
     /// Does the work of the missing background thread. Returns how long nothing needs to be done unless the device's

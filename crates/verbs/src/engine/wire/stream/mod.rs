@@ -7,11 +7,12 @@
 //! A stream whose next message waits for a receive is paused: no round reads it, and it wakes no thread, until a receive is posted,
 //! to the queue pair or to its shared queue, or the time limit expires. So is one whose end was read, if data must be sent on it.
 //!
-//! A stream without room to send is retried by every round. A thread that sleeps is woken when there is room.
+//! A stream without room to send is retried by every round. A thread that sleeps is woken when there is room. While the kernel is short of
+//! TCP memory it reports room, but takes nothing: the thread then sleeps for a growing pause.
 
 mod env;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
@@ -27,6 +28,7 @@ use rdmux_wire::iwarp::fpdu;
 use rustix::event::{Timespec, epoll};
 
 use super::{Inbound, Path};
+use crate::engine::background::RETRY;
 use crate::engine::device::Device;
 use crate::engine::drive::Bound;
 use crate::engine::wait::Waiter;
@@ -46,6 +48,9 @@ const TURNS: usize = 16;
 const FEW: usize = 4;
 /// The maximum number of streams that one round receives from.
 const READY: usize = 64;
+
+/// The longest pause before a stream is tried again that takes nothing although the kernel reports room.
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// A queue pair's stream.
 #[derive(Debug)]
@@ -94,10 +99,37 @@ pub(crate) struct Streams {
     /// The streams that rounds read, and those that are paused.
     open: Vec<(Qpn, Arc<TcpStream>)>,
     paused: Vec<(Qpn, Arc<TcpStream>)>,
-    /// The descriptors of streams that the set reports when there is room to send.
-    full: BTreeSet<RawFd>,
+    /// The streams without room to send, by their descriptors.
+    full: BTreeMap<RawFd, Full>,
     buffer: Box<[u8]>,
     ready: Vec<(Qpn, Arc<TcpStream>)>,
+}
+
+/// A stream without room to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Full {
+    /// The last pause, or zero.
+    pause: Duration,
+    /// The end of the pause. None if the set reports the stream when there is room.
+    until: Option<Time>,
+}
+
+impl Full {
+    /// A stream that the set reports when there is room.
+    const WATCHED: Self = Self { pause: Duration::ZERO, until: None };
+
+    /// Returns the state after the stream was tried again and still has more to send. It pauses if the kernel took nothing although it
+    /// reports room: it is short of memory, and would report room again at once.
+    fn tried(self, tcp: &TcpStream, now: Time) -> Self {
+        if self.until.is_some_and(|until| now < until) {
+            return self;
+        }
+        if tcp.took_bytes() || !tcp.has_room() {
+            return Self::WATCHED;
+        }
+        let pause = (2 * self.pause).clamp(RETRY, LONGEST_PAUSE);
+        Self { pause, until: Some(now.after(pause)) }
+    }
 }
 
 impl Streams {
@@ -109,7 +141,7 @@ impl Streams {
 
     fn of(epoll: OwnedFd) -> Self {
         let (open, paused, ready) = (Vec::new(), Vec::new(), Vec::new());
-        Self { epoll, open, paused, full: BTreeSet::new(), buffer: Box::default(), ready }
+        Self { epoll, open, paused, full: BTreeMap::new(), buffer: Box::default(), ready }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -130,11 +162,16 @@ impl Streams {
     }
 
     /// Makes the set report the streams of these queue pairs when there is room to send, and no others. Returns whether each of
-    /// them has a stream.
-    pub(in crate::engine) fn wait_for_room(&mut self, waiting: &VecDeque<Qpn>) -> bool {
+    /// them has a stream, and how long until one must be tried that takes nothing although the kernel reports room. All have been tried
+    /// since the last call.
+    pub(in crate::engine) fn wait_for_room(
+        &mut self,
+        waiting: &VecDeque<Qpn>,
+        now: Time,
+    ) -> (bool, Option<Duration>) {
         let has_none = self.open.is_empty() && self.paused.is_empty();
         if has_none || waiting.is_empty() && self.full.is_empty() {
-            return waiting.is_empty();
+            return (waiting.is_empty(), None);
         }
         let mut waiting: Vec<Qpn> = waiting.iter().copied().collect();
         waiting.sort_unstable();
@@ -146,26 +183,36 @@ impl Streams {
             let waits = waiting.binary_search(qpn).is_ok();
             found += usize::from(waits);
             let fd = tcp.as_fd().as_raw_fd();
-            if waits != full.contains(&fd) {
-                watch_for(epoll, *qpn, tcp, events(reads, waits));
-                if waits {
-                    full.insert(fd)
-                } else {
-                    full.remove(&fd)
-                };
+            let before = full.get(&fd).copied();
+            let after = waits.then(|| match before {
+                Some(full) => full.tried(tcp, now),
+                None => {
+                    tcp.took_bytes();
+                    Full::WATCHED
+                }
+            });
+            let [was_watched, watched] =
+                [before, after].map(|full| full.is_some_and(|full| full.until.is_none()));
+            if was_watched != watched {
+                watch_for(epoll, *qpn, tcp, events(reads, watched));
             }
+            match after {
+                Some(after) => full.insert(fd, after),
+                None => full.remove(&fd),
+            };
         }
-        found >= waiting.len()
+        let retry = full.values().filter_map(|full| full.until).min();
+        (found >= waiting.len(), retry.map(|at| at.since(now)))
     }
 
     /// Returns whether a stream is watched for room.
-    fn is_full(&self, tcp: &TcpStream) -> bool {
-        self.full.contains(&tcp.as_fd().as_raw_fd())
+    fn is_watched(&self, tcp: &TcpStream) -> bool {
+        self.full.get(&tcp.as_fd().as_raw_fd()).is_some_and(|full| full.until.is_none())
     }
 
     /// Pauses a stream: rounds do not read it, and it wakes no thread. It stays in the set, because adding it again could fail.
     fn pause(&mut self, qpn: Qpn, tcp: &Arc<TcpStream>) {
-        watch_for(&self.epoll, qpn, tcp, events(false, self.is_full(tcp)));
+        watch_for(&self.epoll, qpn, tcp, events(false, self.is_watched(tcp)));
         self.open.retain(|(_, open)| !Arc::ptr_eq(open, tcp));
         self.paused.push((qpn, tcp.clone()));
     }
@@ -177,7 +224,7 @@ impl Streams {
         if self.paused.len() == before {
             return;
         }
-        watch_for(&self.epoll, qpn, &tcp, events(true, self.is_full(&tcp)));
+        watch_for(&self.epoll, qpn, &tcp, events(true, self.is_watched(&tcp)));
         self.open.push((qpn, tcp));
     }
 
@@ -653,6 +700,8 @@ enum More {
 mod tests {
     use std::net::{Ipv4Addr, TcpListener};
 
+    use rdmux_link::{Frame, Payload};
+
     use super::*;
 
     fn connected() -> (Arc<TcpStream>, std::net::TcpStream) {
@@ -691,6 +740,41 @@ mod tests {
         assert_eq!(reported(&streams, LONG), Some(5));
         assert!(streams.remove(&tcp));
         assert_eq!(reported(&streams, Duration::ZERO), None);
+    }
+
+    /// The kernel is short of memory: nothing was sent.
+    #[test]
+    fn stream_that_takes_nothing_although_it_has_room_is_tried_after_growing_pauses() {
+        let mut streams = streams();
+        let ((tcp, _far), qpn) = (connected(), Qpn::new(5));
+        streams.add(qpn, tcp.clone()).unwrap();
+        let (waiting, mut now) = (VecDeque::from([qpn]), Time::ZERO);
+        assert_eq!(streams.wait_for_room(&waiting, now), (true, None));
+        assert_eq!(reported(&streams, Duration::ZERO), Some(5));
+        let mut pause = RETRY;
+        for _ in 0..10 {
+            assert_eq!(streams.wait_for_room(&waiting, now), (true, Some(pause)));
+            assert_eq!(reported(&streams, Duration::ZERO), None);
+            // Something else wakes the thread.
+            now = now.after(pause / 2);
+            assert_eq!(streams.wait_for_room(&waiting, now), (true, Some(pause - pause / 2)));
+            now = now.after(pause - pause / 2);
+            pause = (2 * pause).min(LONGEST_PAUSE);
+        }
+        assert_eq!(pause, LONGEST_PAUSE);
+        // It takes something, and then nothing until there is room.
+        let frame = Frame { header: &[0; 8], payload: Payload::None, pad: 0, ack: None };
+        tcp.send(&mut 0, &(), &frame).unwrap();
+        assert_eq!(streams.wait_for_room(&waiting, now), (true, None));
+        assert_eq!(reported(&streams, Duration::ZERO), Some(5));
+        assert_eq!(streams.wait_for_room(&waiting, now), (true, Some(RETRY)));
+        assert_eq!(streams.wait_for_room(&VecDeque::new(), now), (true, None));
+        let frame = Frame { header: &[0; 1 << 16], payload: Payload::None, pad: 0, ack: None };
+        while tcp.send(&mut 0, &(), &frame).is_ok() {}
+        for _ in 0..3 {
+            assert_eq!(streams.wait_for_room(&waiting, now), (true, None));
+            assert_eq!(reported(&streams, Duration::ZERO), None);
+        }
     }
 
     #[test]
