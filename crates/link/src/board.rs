@@ -25,7 +25,7 @@
 //! # The end of a process
 //!
 //! The rows of a process are void once it has ended or has called execve(2), which the word for its end shows: the kernel marks it
-//! before the memory is replaced ([`EndMark`]). Others look at it before and after each copy
+//! before the memory is replaced ([`EndMark`]). Others look at it before each copy, and after each that reads
 //! ([`ProcessMemory::with_board`](crate::ProcessMemory::with_board)).
 //!
 //! # A hostile peer

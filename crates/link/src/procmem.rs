@@ -275,7 +275,7 @@ impl ProcessMemory {
         // process (see `new`), and the caller promises that what is written here may be.
         let copied =
             unsafe { libc::process_vm_readv(pid, near.as_ptr(), near_n, far.as_ptr(), far_n, 0) };
-        self.outcome(copied, len, fault)
+        self.outcome(copied, len, false, fault)
     }
 
     /// Writes memory of this process, piece by piece, to the other process's address `va`, with one system call. The last eight
@@ -313,7 +313,7 @@ impl ProcessMemory {
                 libc::process_vm_readv(pid, iovecs.as_ptr(), n, far.as_ptr(), far_n, 0)
             }
         };
-        self.outcome(copied, len, fault)
+        self.outcome(copied, len, write, fault)
     }
 
     /// Converts the result of a call.
@@ -321,17 +321,25 @@ impl ProcessMemory {
         &self,
         copied: isize,
         len: usize,
+        write: bool,
         fault: impl Fn(usize) -> ProcMemError,
     ) -> Result<(), ProcMemError> {
         match usize::try_from(copied) {
-            Ok(done) if done == len => self.is_still_it(),
+            Ok(done) if done == len => self.is_still_it_after(write),
             Ok(done) => Err(fault(done)),
             Err(_) => Err(self.failed(fault(0))),
         }
     }
 
+    /// Checks after a complete copy that what was read is not another program's memory. What was written has arrived, even if the process
+    /// has ended since then.
+    #[inline]
+    fn is_still_it_after(&self, write: bool) -> Result<(), ProcMemError> {
+        if write { Ok(()) } else { self.is_still_it() }
+    }
+
     /// Returns an error if the process has called execve(2), as its board shows: the memory is that of another program. Checked before
-    /// a copy, and after it, since the process may have called it meanwhile.
+    /// a copy, and after a read, since the process may have called it meanwhile.
     #[inline]
     fn is_still_it(&self) -> Result<(), ProcMemError> {
         match &self.end {
@@ -397,6 +405,6 @@ impl ProcessMemory {
                 Err(_) => return Err(self.failed(fault(done))),
             }
         }
-        self.is_still_it()
+        self.is_still_it_after(write)
     }
 }

@@ -128,7 +128,7 @@ impl QpBuilder {
 }
 
 /// A queue pair, to which work requests are posted. Clones are the same queue pair. It is destroyed when the last one
-/// is dropped, and its outstanding work then produces no completions.
+/// is dropped. Its outstanding work then produces no completions, and those that were not polled are discarded.
 ///
 /// Connect it with a [`cm::Id`](crate::cm::Id), which moves it through its states, with [`connect`](Self::connect),
 /// after the two sides have exchanged their endpoints, or step by step with [`modify`](Self::modify).

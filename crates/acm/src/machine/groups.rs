@@ -308,6 +308,9 @@ impl Machine {
         let place = u8::try_from(at).unwrap_or(0);
         self.timers.clear(&mut row.timer, Timer::Join(endpoint, place));
         state.cache.drop_group(place, |address| io.withdraw(endpoint, address));
+        if state.joining > 0 {
+            self.forget_group_of_searches(endpoint, place);
+        }
         if row.is_at_driver() {
             io.leave(endpoint, row.group.gid());
         }

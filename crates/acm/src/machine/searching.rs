@@ -199,6 +199,19 @@ impl Machine {
         self.by_groups() && joins().unwrap_or(false)
     }
 
+    /// Makes searches that wait for a group that the endpoint drops independent of it: another may get its index.
+    pub(super) fn forget_group_of_searches(&mut self, endpoint: EndpointId, group: u8) {
+        let of_endpoint =
+            |search: &&mut Search| search.endpoint == endpoint && search.stage == Stage::Joining;
+        for search in self.searches.iter_mut().map(|(_, search)| search).filter(of_endpoint) {
+            if let Some(holder) =
+                search.holder.as_mut().filter(|holder| holder.group == Some(group))
+            {
+                holder.group = None;
+            }
+        }
+    }
+
     /// Continues the searches that need not wait for a join any more.
     pub(super) fn joins_changed(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
         if self.endpoints.get(&endpoint).is_none_or(|state| state.joining == 0) {

@@ -195,6 +195,7 @@ impl Clients {
             return None;
         }
         while !self.has_room(peer)
+            && !self.closer.is_full(peer.user())
             && let Some(idle) = self.idle_for(peer, now)
         {
             self.counters.idle += 1;
@@ -249,14 +250,15 @@ impl Clients {
         self.of_peer.get(&peer).copied().unwrap_or(0)
     }
 
-    /// Returns the client whose connection makes room for one of this peer: of the peer itself if it has its share, otherwise of the peer
-    /// with the most clients, and of these the one that has been idle longest.
+    /// Returns the client whose connection makes room for one of this peer: of the peer itself if it has its share, otherwise of a peer
+    /// with as many clients (any, for the owner and root), of the one with the most first, and of these the one that has been idle longest.
     fn idle_for(&self, peer: Peer, now: Instant) -> Option<ClientId> {
         let most = self.count_of(peer);
         let has_share = !owns(peer) && most >= self.limits.of_peer;
         let must_be_other = !owns(peer) && !self.others_have_room();
         let goes = |of: Peer| match () {
             () if has_share => of == peer,
+            () if owns(peer) => true,
             () => self.count_of(of) >= most && !(must_be_other && owns(of)),
         };
         let idle = self.all.iter().filter_map(|(id, client)| {

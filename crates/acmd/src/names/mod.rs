@@ -17,8 +17,8 @@ use crate::listen::Peer;
 use crate::wake::{self, Wake, Waker};
 
 /// The limits of searches among virtual hosts, which one thread makes one after another. Some are passed to it at a time, so that it need
-/// not wait for the service.
-const HOSTS: Limits = Limits { waiting: 1024, lookups: 8, of_user: 8, of_client: 8 };
+/// not wait for the service. Many processes may wait for the same names, each with an entry of its own.
+const HOSTS: Limits = Limits { waiting: 16_384, lookups: 8, of_user: 8, of_client: 8 };
 /// The limits of lookups in the operating system, each of which has a thread.
 const OTHERS: Limits = Limits { waiting: 256, lookups: 32, of_user: 8, of_client: 2 };
 

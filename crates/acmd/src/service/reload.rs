@@ -70,16 +70,15 @@ impl Service {
                 self.poller.remove(mounts);
             }
         }
-        // What has changed before the poller watches the table is not reported.
-        if self.files.as_ref().is_some_and(|files| files.have_new_mounts() && files.are_elsewhere())
-        {
-            self.reload = Some(Instant::now() + SETTLE);
-        }
         // Only the error condition is awaited: the table can always be read.
         if let Some(mounts) = self.files.as_ref().and_then(Files::mounts)
             && let Err(e) = self.poller.add(mounts, Token::Mounts, Interest::Nothing)
         {
             tracing::warn!("changes of mounts go unseen: {e}; send SIGHUP");
+        }
+        // What has changed before the poller watches the table is not reported.
+        if self.files.as_ref().is_some_and(Files::are_elsewhere) {
+            self.reload = Some(Instant::now() + SETTLE);
         }
         if let Some(files) = &self.files
             && let Err(e) = self.poller.add(files, Token::Files, Interest::Read)

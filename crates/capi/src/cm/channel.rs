@@ -139,7 +139,7 @@ impl Channel {
     /// Returns the next id whose removal remains to be reported. Called when the service has ended, so no further id comes to the channel.
     pub(super) fn next_removed(&self) -> Option<IdHandle> {
         let left = || self.process.left_on(self.public.get()).into_iter();
-        self.removed.lock().get_or_insert_with(left).next()
+        self.removed.lock().get_or_insert_with(left).find(|id| self.process.is_left(*id))
     }
 
     /// Returns the process that its ids belong to.

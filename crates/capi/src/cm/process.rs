@@ -165,6 +165,12 @@ impl Process {
         left
     }
 
+    /// Returns whether the program has an id whose removal no event has reported.
+    pub(super) fn is_left(&self, handle: IdHandle) -> bool {
+        // SAFETY: as above.
+        self.find(handle, |id| !unsafe { id.cast::<Id>().as_ref() }.lock().removed).unwrap_or(false)
+    }
+
     /// Returns whether the host service has ended.
     pub(super) fn is_gone(&self) -> bool {
         self.first().opened.client.is_gone()

@@ -82,7 +82,8 @@ impl Cq {
         })
     }
 
-    /// Polls like [`poll`](Self::poll), but passes up to `max` completions to `take` one by one, with the queue locked.
+    /// Polls like [`poll`](Self::poll), but passes up to `max` completions to `take` one by one, with the queue locked, so `take`
+    /// must not destroy a queue pair.
     pub fn poll_each(&self, max: usize, take: impl FnMut(&Completion)) -> usize {
         let core = &*self.core;
         if core.is_empty() {

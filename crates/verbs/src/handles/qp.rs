@@ -219,7 +219,7 @@ impl Qp {
         self.core.identity.unacked.ack(1);
     }
 
-    /// Removes the queue pair from its device permanently, then waits until the events that the program took are acknowledged. No
+    /// Removes the queue pair from its device permanently, and its completions that were not polled, then waits until the events that the program took are acknowledged. No
     /// event can follow. The program must keep the data that the queue pair's context refers to until this returns, as events name
     /// it.
     pub fn quiesce(&self) {

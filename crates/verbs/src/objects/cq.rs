@@ -282,6 +282,8 @@ impl CqCore {
     /// Discards the completions of a queue pair.
     pub(crate) fn forget(&self, qpn: Qpn) {
         let mut queue = self.queue.lock();
+        let untold = queue.entries.iter().rev().take(queue.untold);
+        queue.untold = untold.filter(|completion| completion.qpn != qpn).count();
         queue.entries.retain(|completion| completion.qpn != qpn);
         self.len.store(queue.entries.len(), Ordering::Release);
     }

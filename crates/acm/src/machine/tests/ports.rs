@@ -281,6 +281,19 @@ fn path_by_a_group_that_cannot_be_joined_again_comes_from_subnet_administration(
 }
 
 #[test]
+fn search_that_waits_for_a_group_does_not_wait_for_another_at_its_index() {
+    let spec = |sl, tos| GroupSpec { rate: Rate::GBPS_100, mtu: Mtu::M4096, sl, tos };
+    let with = |group: GroupSpec| Options { groups: [group].into(), ..acm() };
+    let mut net = Net::new(2, &with(spec(5, 4)));
+    assert_eq!(net.resolve(0, name(1)).unwrap().unwrap().path.sl, 5);
+    net.with(0, |machine, now, io| machine.reregister(now, PORT, io));
+    let id = net.ask(0, Dest::Address(name(1)));
+    net.with(0, |machine, now, io| machine.set_options(now, with(spec(6, 8)), io));
+    net.run();
+    assert_eq!((net.answer(0, id).unwrap().unwrap().path.sl, net.asked.len()), (3, 1));
+}
+
+#[test]
 fn request_that_waits_for_a_join_ends_with_its_time() {
     let mut net = Net::new(2, &acm());
     net.resolve(0, name(1)).unwrap().unwrap();
