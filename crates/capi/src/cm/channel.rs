@@ -103,6 +103,11 @@ impl Channel {
         }
     }
 
+    /// Returns whether a pointer is the channel's.
+    pub(super) fn is_at(&self, ptr: *mut rdma_event_channel) -> bool {
+        ptr == self.public.get()
+    }
+
     /// Returns the source of its events.
     ///
     /// # Errors
@@ -136,10 +141,14 @@ impl Channel {
         self.cleaned.fetch_max(losses, Ordering::SeqCst);
     }
 
-    /// Returns the next id whose removal remains to be reported. Called when the service has ended, so no further id comes to the channel.
-    pub(super) fn next_removed(&self) -> Option<IdHandle> {
-        let left = || self.process.left_on(self.public.get()).into_iter();
-        self.removed.lock().get_or_insert_with(left).find(|id| self.process.is_left(*id))
+    /// Returns the next id whose removal remains to be reported: of `all` at the first call, those that `is_left` still selects. Called when
+    /// the service has ended, so no further id comes to the channel.
+    pub(super) fn next_removed(
+        &self,
+        all: impl FnOnce() -> Vec<IdHandle>,
+        is_left: impl Fn(IdHandle) -> bool,
+    ) -> Option<IdHandle> {
+        self.removed.lock().get_or_insert_with(|| all().into_iter()).find(|id| is_left(*id))
     }
 
     /// Returns the process that its ids belong to.

@@ -17,9 +17,8 @@ use rdmux_verbs::port::MAX_PORTS;
 use rdmux_wire::Gid;
 
 use super::device::Device;
-use super::id::Id;
 use super::verbs;
-use crate::abi::cma::{rdma_cm_id, rdma_event_channel};
+use crate::abi::cma::rdma_cm_id;
 use crate::abi::verbs::ibv_context;
 use crate::boundary::{Errno, Result, pointer};
 
@@ -151,24 +150,13 @@ impl Process {
         self.ids.lock().contains_key(&handle)
     }
 
-    /// Returns the ids on a channel in order, except those whose removal an event has reported.
-    pub(super) fn left_on(&self, channel: *mut rdma_event_channel) -> Vec<IdHandle> {
+    /// Returns the ids that `is_wanted` selects, in order. They live as long as it runs, as in [`find`](Self::find).
+    pub(super) fn select(&self, is_wanted: impl Fn(NonNull<rdma_cm_id>) -> bool) -> Vec<IdHandle> {
         let ids = self.ids.lock();
-        let is_left = |id: &NonNull<rdma_cm_id>| {
-            // SAFETY: ids are removed from the table before they are freed, and the table is locked.
-            let id = unsafe { id.cast::<Id>().as_ref() };
-            id.channel() == channel && !id.lock().removed
-        };
-        let mut left: Vec<_> =
-            ids.iter().filter(|(_, id)| is_left(id)).map(|(at, _)| *at).collect();
-        left.sort_unstable();
-        left
-    }
-
-    /// Returns whether the program has an id whose removal no event has reported.
-    pub(super) fn is_left(&self, handle: IdHandle) -> bool {
-        // SAFETY: as above.
-        self.find(handle, |id| !unsafe { id.cast::<Id>().as_ref() }.lock().removed).unwrap_or(false)
+        let mut all: Vec<_> =
+            ids.iter().filter(|(_, id)| is_wanted(**id)).map(|(at, _)| *at).collect();
+        all.sort_unstable();
+        all
     }
 
     /// Returns whether the host service has ended.

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +15,7 @@ use super::event::{Event, set_event};
 use super::follow::follow;
 use super::id::Id;
 use super::stale::drop_stale;
-use crate::abi::cma::{rdma_cm_event, rdma_event_channel};
+use crate::abi::cma::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
 use crate::boundary::{Errno, Result, guarded};
 
 /// Returns the next event, if there is one. Skips those that do not concern the program.
@@ -32,9 +33,15 @@ fn try_next(channel: &Channel, source: &EventChannel) -> Result<Option<Box<Event
 
 /// Returns the DEVICE_REMOVAL of the next id of a channel whose service has ended. None when each has had one.
 fn next_removal(channel: &Channel) -> Option<Box<Event>> {
+    let process = channel.process();
+    // SAFETY: an id that lives as long as the call.
+    let of = |id: NonNull<rdma_cm_id>| unsafe { id.cast::<Id>().as_ref() };
+    let is_left = |id| !of(id).lock().removed;
     loop {
+        let all = || process.select(|id| channel.is_at(of(id).channel()) && is_left(id));
+        let id = channel.next_removed(all, |id| process.find(id, is_left).unwrap_or(false))?;
         let removal = rdmux_cm::Event {
-            id: channel.next_removed()?,
+            id,
             context: 0,
             listen_id: None,
             kind: EventKind::DeviceRemoval,
@@ -45,7 +52,7 @@ fn next_removal(channel: &Channel) -> Option<Box<Event>> {
             mad: None,
         };
         // None if the id was destroyed meanwhile.
-        if let Some(event) = follow(channel.process(), removal) {
+        if let Some(event) = follow(process, removal) {
             return Some(event);
         }
     }
