@@ -166,7 +166,7 @@ static void window_of_type_2_keeps_its_index_whatever_the_key_says(void)
 }
 
 /* What a window of type 1 can never have is refused by the call, and the connection goes on. */
-static void window_of_type_1_refuses_other_access_than_of_peers(void)
+static void window_of_type_1_refuses_zero_based_addresses_and_unknown_access(void)
 {
 	static const unsigned int wrong[] = { IBV_ACCESS_ZERO_BASED, 1u << 30 };
 	struct ibv_qp *pair[2];
@@ -296,7 +296,7 @@ static const struct test tests[] = {
 	TEST(send_with_invalidate_of_a_wrong_key_fails_the_responder_only),
 	TEST(region_of_no_bytes_is_registered_and_opens_nothing),
 	TEST(window_of_type_2_keeps_its_index_whatever_the_key_says),
-	TEST(window_of_type_1_refuses_other_access_than_of_peers),
+	TEST(window_of_type_1_refuses_zero_based_addresses_and_unknown_access),
 	TEST(datagram_above_the_active_mtu_ends_with_local_length_error),
 	TEST(wall_clock_times_of_completions_follow_the_devices_clock),
 };

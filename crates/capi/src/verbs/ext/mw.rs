@@ -11,6 +11,7 @@ use rdmux_wire::{Lkey, Rkey};
 
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
+use crate::verbs::mr::access;
 use crate::verbs::objects::{Object, Opened, Pd, Qp, Use};
 
 /// `ibv_mw`.
@@ -66,11 +67,9 @@ pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })
 }
 
-/// The access that a window of type 1 can give. Only type 2 can have zero-based addresses.
-const OF_PEERS: u32 = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-
 /// Posts a bind of a window of type 1, and gives the window its next key. <infiniband/verbs.h> has already checked
-/// the type, and that window and region have the same domain. EINVAL for access that no such window has.
+/// the type, and that window and region have the same domain. EINVAL for access that no such window has. As with
+/// mlx5, rights of the own program are ignored.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
@@ -80,8 +79,8 @@ pub(super) unsafe extern "C" fn bind_mw(
         // SAFETY: the caller guarantees it.
         let (qp, window, bind) = unsafe { (Qp::get(qp)?, Mw::get(mw)?, mw_bind.as_ref()) };
         let bind = bind.ok_or(Errno::EINVAL)?;
-        // What the window could never have fails here, and not as a completion that ends the connection.
-        if bind.bind_info.mw_access_flags & !OF_PEERS != 0 {
+        // Only type 2 can have zero-based addresses. This fails here, and not as a completion that ends the connection.
+        if access(bind.bind_info.mw_access_flags)?.contains(Access::ZERO_BASED) {
             return Err(Errno::EINVAL);
         }
         // SAFETY: a field of the object.
