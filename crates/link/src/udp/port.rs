@@ -24,7 +24,7 @@ pub struct UdpPort {
     local: SocketAddr,
     /// Destinations to which no call may carry several packets.
     unsegmented: Refusals,
-    /// Destinations to which nothing may be sent zero-copy.
+    /// Destinations for which the kernel refuses zero-copy sends.
     copied: Refusals,
     /// The number of messages that the next receive requests.
     ask: AtomicUsize,
