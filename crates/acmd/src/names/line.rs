@@ -32,6 +32,8 @@ pub(super) struct Line {
     users: BTreeMap<Option<Peer>, User>,
     /// A counter of turns.
     turn: u64,
+    /// The turn when queries that are not needed any more were last removed.
+    tidied: u64,
 }
 
 /// The queues of a user.
@@ -53,7 +55,7 @@ struct Client {
 
 impl Line {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, questions: HashMap::new(), users: BTreeMap::new(), turn: 0 }
+        Self { limits, questions: HashMap::new(), users: BTreeMap::new(), turn: 0, tidied: 0 }
     }
 
     /// Queues a query for these clients. If the queue has too many entries and all are needed, removes the newest entries of the user that
@@ -97,7 +99,10 @@ impl Line {
         askers: BTreeSet<Asker>,
         is_wanted: impl FnMut(QuestionId) -> bool,
     ) -> Vec<Question> {
-        if self.waiting() + askers.len() > self.limits.waiting {
+        // Looks at all entries, so not for each of many queries that are refused. Between two times, a part of the entries was replaced.
+        let is_due = self.turn - self.tidied >= (self.limits.waiting / 16).max(1) as u64;
+        if is_due && self.waiting() + askers.len() > self.limits.waiting {
+            self.tidied = self.turn;
             self.tidy(is_wanted);
         }
         if !self.questions.contains_key(&id) {
@@ -350,6 +355,23 @@ mod tests {
         assert_eq!(next(&mut line), Some((200, most - 1)));
         assert!(push(&mut line, 100, 1000).is_empty() && push(&mut line, 100, 1001).is_empty());
         assert_eq!(push(&mut line, 100, 1002), [1002]);
+    }
+
+    #[test]
+    fn refused_lookups_do_not_look_at_all_entries_each_time() {
+        let mut line = line();
+        let most = u64::try_from(LIMITS.waiting).unwrap();
+        assert!((0..most).all(|number| push(&mut line, 100, number).is_empty()));
+        let mut looks = 0;
+        for number in most..most * 2 {
+            let asker = [asker(100)].into();
+            let refused = line.push(question(number), asker, |_| {
+                looks += 1;
+                true
+            });
+            assert_eq!(ids(refused), [number]);
+        }
+        assert_eq!(looks, LIMITS.waiting + 1);
     }
 
     #[test]
